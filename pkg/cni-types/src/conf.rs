@@ -76,18 +76,6 @@ pub struct KubernetesConf {
     pub kubelet_root_dir: String,
 }
 
-impl Default for KubernetesConf {
-    fn default() -> Self {
-        KubernetesConf {
-            kubeconfig: None,
-            exclude_namespaces: Vec::new(),
-            intercept_type: "iptables".to_owned(),
-            api_timeout_seconds: 30,
-            kubelet_root_dir: "/var/lib/kubelet".to_owned(),
-        }
-    }
-}
-
 impl NetConf {
     /// Parses and validates the configuration on stdin.
     ///
@@ -163,7 +151,7 @@ impl NetConf {
     /// As [`NetConf::prev_result`].
     pub fn pass_through(&self) -> Result<String, CniError> {
         Ok(match self.prev_result()? {
-            Some(prev) => prev.output_for(self.cni_version),
+            Some(prev) => prev.output_for(self.cni_version)?,
             None => format!("{{\"cniVersion\":\"{}\"}}", self.cni_version),
         })
     }
@@ -223,25 +211,23 @@ fn enablement_selectors(fields: &ObjectFields<'_>) -> Result<Option<Box<RawValue
 fn kubernetes_conf(beside: &ObjectFields<'_>) -> Result<KubernetesConf, CniError> {
     const EXCLUDED: &str = "exclude_namespaces";
     let excluded = beside.text_list(EXCLUDED)?;
-    let default = KubernetesConf { exclude_namespaces: excluded, ..KubernetesConf::default() };
-    let Some(fields) = beside.object_member("kubernetes")? else { return Ok(default) };
-    let seconds = match fields.decode_member::<i64>("api_timeout_seconds")? {
-        None => default.api_timeout_seconds,
-        Some(seconds) => {
-            u16::try_from(seconds).ok().filter(|seconds| (1..=300).contains(seconds)).ok_or_else(|| {
-                invalid_config("kubernetes.api_timeout_seconds", &format!("{seconds} is not from 1 to 300"))
-            })?
-        }
+    let fields = beside.object_member("kubernetes")?.unwrap_or_default();
+    let seconds = fields.decode_member::<i64>("api_timeout_seconds")?.unwrap_or(30);
+    let limit = u16::try_from(seconds).ok().filter(|seconds| (1..=300).contains(seconds));
+    let text_or = |key, default: &str| {
+        Ok::<_, CniError>(fields.text_member(key)?.unwrap_or_else(|| default.to_owned()))
     };
     Ok(KubernetesConf {
         kubeconfig: fields.text_member("kubeconfig")?,
         exclude_namespaces: match fields.get(EXCLUDED) {
             Some(_) => fields.text_list(EXCLUDED)?,
-            None => default.exclude_namespaces,
+            None => excluded,
         },
-        intercept_type: fields.text_member("intercept_type")?.unwrap_or(default.intercept_type),
-        api_timeout_seconds: seconds,
-        kubelet_root_dir: fields.text_member("kubelet_root_dir")?.unwrap_or(default.kubelet_root_dir),
+        intercept_type: text_or("intercept_type", "iptables")?,
+        api_timeout_seconds: limit.ok_or_else(|| {
+            invalid_config("kubernetes.api_timeout_seconds", &format!("{seconds} is not from 1 to 300"))
+        })?,
+        kubelet_root_dir: text_or("kubelet_root_dir", "/var/lib/kubelet")?,
     })
 }
 

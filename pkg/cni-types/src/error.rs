@@ -3,7 +3,6 @@
 use serde::{Serialize, Serializer};
 
 use crate::CniVersion;
-use crate::json;
 
 /// The well-known error codes (CNI spec 1.1.0, section 5, "Error") that we answer, and ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,7 +77,11 @@ impl CniError {
 
     /// Returns the JSON for stdout, indented by four blanks as in the reference plugins, without a newline at the end.
     pub fn to_json(&self) -> String {
-        json::to_pretty_json(self)
+        let mut text = Vec::new();
+        let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+        // Strings and numbers always serialise, and writing to memory cannot fail.
+        let _ = self.serialize(&mut serde_json::Serializer::with_formatter(&mut text, formatter));
+        String::from_utf8(text).unwrap_or_default()
     }
 }
 

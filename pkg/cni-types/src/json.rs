@@ -1,12 +1,11 @@
 //! JSON parsing with Go's rules, keeping every value as its original text.
 //!
 //! Runtimes and the previous plugins are Go programs, whose decoder matches keys case-insensitively. Values stay raw, so that
-//! numbers keep their precision and unknown members can be passed on.
+//! numbers keep their precision, and a result can be passed on.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::RawValue;
 
 use crate::{CniError, ErrorCode};
@@ -26,7 +25,7 @@ impl From<InvalidMember> for CniError {
 }
 
 /// Members of an object in their order, duplicates included, and the object's path in the document.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ObjectFields<'a> {
     path: String,
     members: Vec<(String, &'a RawValue)>,
@@ -50,14 +49,6 @@ impl<'a> ObjectFields<'a> {
     /// Whether the key is present, even with `null`.
     pub(crate) fn has_key(&self, key: &str) -> bool {
         self.members.iter().any(|(name, _)| name.eq_ignore_ascii_case(key))
-    }
-
-    /// Returns the members with none of these keys.
-    pub(crate) fn members_except(&self, keys: &[&str]) -> impl Iterator<Item = (&str, &'a RawValue)> {
-        self.members
-            .iter()
-            .filter(move |(name, _)| !keys.iter().any(|key| key.eq_ignore_ascii_case(name)))
-            .map(|(name, value)| (name.as_str(), *value))
     }
 
     /// Returns the path of a member, for messages.
@@ -132,41 +123,6 @@ impl<'de> Deserialize<'de> for RawMembers<'de> {
         }
         deserializer.deserialize_map(InOrder)
     }
-}
-
-/// A document to be printed, composed of raw and new parts.
-pub(crate) enum JsonNode<'a> {
-    Raw(&'a RawValue),
-    Text(&'a str),
-    List(Vec<JsonNode<'a>>),
-    Object(Vec<(String, JsonNode<'a>)>),
-}
-
-impl Serialize for JsonNode<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            JsonNode::Raw(raw) => raw.serialize(serializer),
-            JsonNode::Text(text) => serializer.serialize_str(text),
-            JsonNode::List(list) => serializer.collect_seq(list),
-            JsonNode::Object(members) => {
-                let mut map = serializer.serialize_map(Some(members.len()))?;
-                for (key, value) in members {
-                    map.serialize_entry(key, value)?;
-                }
-                map.end()
-            }
-        }
-    }
-}
-
-/// Formats JSON indented by four blanks. Raw parts are preserved.
-pub(crate) fn to_pretty_json(value: &impl Serialize) -> String {
-    let mut text = Vec::new();
-    let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
-    let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);
-    // Strings, lists and maps with string keys always serialise, and writing to memory cannot fail.
-    let _ = value.serialize(&mut serializer);
-    String::from_utf8(text).unwrap_or_default()
 }
 
 #[cfg(test)]

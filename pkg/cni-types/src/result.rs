@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use model::IpNet;
 use serde_json::value::RawValue;
 
+use crate::document::Json;
 use crate::json::{InvalidMember, ObjectFields};
 use crate::names::excerpt;
-use crate::version::ResultShape;
 use crate::{CniError, CniIfName, CniVersion, ErrorCode};
 
 /// Parsed result of any version, as far as needed, with the field names of 1.1.0 (CNI spec 1.1.0, section 5, "ADD Success"). Other
@@ -54,7 +54,6 @@ impl CniResult {
 #[derive(Debug)]
 pub struct PrevResult<'a> {
     raw: &'a RawValue,
-    fields: ObjectFields<'a>,
     version: CniVersion,
     /// Whether the result itself states its version.
     stated: bool,
@@ -77,27 +76,34 @@ impl<'a> PrevResult<'a> {
                 CniError::new(ErrorCode::IncompatibleVersion, format!("prevResult.cniVersion: {error}"))
             })?,
         };
-        let result = parse_result(&fields, version.result_shape())?;
-        Ok(PrevResult { raw, fields, version, stated: text.is_some(), result })
+        let result = parse_result(&fields, version)?;
+        Ok(PrevResult { raw, version, stated: text.is_some(), result })
     }
 
     /// Returns the output for a configuration of that version: the original bytes if they are of that version (including unknown
     /// members, order and numbers), else converted. A conversion keeps everything that the requested version supports: unknown
     /// members are kept; a result of 0.1.0 or 0.2.0 has one address per family, and no interfaces.
-    pub fn output_for(&self, requested: CniVersion) -> String {
+    ///
+    /// # Errors
+    /// Code 6: an unknown member of a result to be converted is nested too deep.
+    pub fn output_for(&self, requested: CniVersion) -> Result<String, CniError> {
         if self.stated && self.version == requested {
-            return self.raw.get().to_owned();
+            return Ok(self.raw.get().to_owned());
         }
-        convert::convert_result(&self.fields, &self.result, self.version.result_shape(), requested)
+        let document = Json::parse(self.raw.get().as_bytes()).map_err(|error| {
+            CniError::new(ErrorCode::Decode, format!("cannot decode prevResult: {error}"))
+        })?;
+        let members = document.as_object().cloned().unwrap_or_default();
+        Ok(convert::convert_result(members, &self.result, self.version, requested))
     }
 }
 
-fn parse_result(fields: &ObjectFields<'_>, shape: ResultShape) -> Result<CniResult, InvalidMember> {
+fn parse_result(fields: &ObjectFields<'_>, version: CniVersion) -> Result<CniResult, InvalidMember> {
     if let Some(dns) = fields.object_member("dns")? {
         check_dns(&dns)?;
     }
     let mut result = CniResult::default();
-    if shape == ResultShape::Ip4Ip6 {
+    if version < CniVersion::V0_3_0 {
         for key in ["ip4", "ip6"] {
             if let Some(ip) = fields.object_member(key)? {
                 result.ips.push(ip_config(&ip, "ip")?);

@@ -39,29 +39,6 @@ impl CniVersion {
     pub const DEFAULT: CniVersion = CniVersion::V0_1_0;
     /// The newest version.
     pub const LATEST: CniVersion = CniVersion::V1_1_0;
-
-    /// Returns the shape of results in this version.
-    pub(crate) const fn result_shape(self) -> ResultShape {
-        match self {
-            CniVersion::V0_1_0 | CniVersion::V0_2_0 => ResultShape::Ip4Ip6,
-            CniVersion::V0_3_0 | CniVersion::V0_3_1 | CniVersion::V0_4_0 => ResultShape::VersionedIps,
-            CniVersion::V1_0_0 => ResultShape::Ips,
-            CniVersion::V1_1_0 => ResultShape::IpsMore,
-        }
-    }
-}
-
-/// Shapes of results, oldest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ResultShape {
-    /// Objects `ip4` and `ip6`, each with its routes.
-    Ip4Ip6,
-    /// A list of ips with `"version": "4"` or `"6"`.
-    VersionedIps,
-    /// A list of ips without it.
-    Ips,
-    /// Like [`ResultShape::Ips`], with `mtu`, `socketPath`, `pciID` of interfaces and five more fields of routes.
-    IpsMore,
 }
 
 impl FromStr for CniVersion {

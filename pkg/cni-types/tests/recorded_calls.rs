@@ -53,6 +53,6 @@ fn every_recorded_add_passes_through_unchanged_and_has_its_ip() {
         let ips = prev.result.pod_ips(&environment(&call).ifname.unwrap());
         assert_eq!(ips.len(), 1);
         assert_eq!(conf.pass_through().unwrap(), call["stdin"]["prevResult"].to_string());
-        assert!(prev.output_for(CniVersion::V0_2_0).contains(&ips[0].to_string()));
+        assert!(prev.output_for(CniVersion::V0_2_0).unwrap().contains(&ips[0].to_string()));
     }
 }

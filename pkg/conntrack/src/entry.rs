@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use model::{Family, Mark};
+use rules::TransportProtocol;
 
 /// One direction of a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,22 +27,13 @@ impl TcpTuple {
     }
 }
 
-/// A transport protocol whose flows can be asked for, with its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum TrackedProtocol {
-    /// TCP.
-    Tcp = 6,
-    /// UDP.
-    Udp = 17,
-}
-
 /// Key of a flow in connection tracking: one direction, the protocol, and the zone (0: the default one).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey {
     /// Both ends, with the sender of this direction first.
     pub tuple: TcpTuple,
     /// The protocol.
-    pub protocol: TrackedProtocol,
+    pub protocol: TransportProtocol,
     /// The zone. Flows of different zones are different even if all other fields are equal.
     pub zone: u16,
 }
@@ -49,7 +41,7 @@ pub struct FlowKey {
 impl From<TcpTuple> for FlowKey {
     /// Returns the key of a TCP connection in the default zone.
     fn from(tuple: TcpTuple) -> FlowKey {
-        FlowKey { tuple, protocol: TrackedProtocol::Tcp, zone: 0 }
+        FlowKey { tuple, protocol: TransportProtocol::Tcp, zone: 0 }
     }
 }
 

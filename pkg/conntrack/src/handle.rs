@@ -3,8 +3,9 @@
 use crate::sockets::{TcpSocket, TcpState};
 use model::Mark;
 use netlink::{Errno, ListBounds, NetlinkProtocol, NetlinkRequest, Socket, allow_missing};
+use rules::TransportProtocol;
 
-use crate::{Error, FlowKey, TcpTuple, TrackedConnection, TrackedProtocol, message};
+use crate::{Error, FlowKey, TcpTuple, TrackedConnection, message};
 
 /// Maximum number of bytes of entries that are read; one has about 250 bytes.
 const MAX_BYTES: usize = 16 << 20;
@@ -72,7 +73,7 @@ impl ConntrackHandle {
         let listed = socket.dump_head(&message::list_request(mark), MAX_BYTES);
         let (replies, _) = listed.map_err(tracking_error("list tracked connections"))?;
         let connections =
-            replies.iter().filter_map(|reply| message::parse_connection(&reply, TrackedProtocol::Tcp));
+            replies.iter().filter_map(|reply| message::parse_connection(&reply, TransportProtocol::Tcp));
         Ok(connections.filter(|one| mark.is_none_or(|mark| one.has_mark(mark))).collect())
     }
 

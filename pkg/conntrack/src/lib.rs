@@ -24,7 +24,7 @@ pub mod sockets;
 
 pub use begin::{ConnectionsReport, apply_changes};
 pub use direction::LocalPorts;
-pub use entry::{FlowKey, TcpTuple, TrackedConnection, TrackedProtocol};
+pub use entry::{FlowKey, TcpTuple, TrackedConnection};
 pub use handle::ConntrackHandle;
 pub use held::{HeldConnections, KeptConnections, outside_connections, reset_connections};
 

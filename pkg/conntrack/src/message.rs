@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use crate::sockets::TcpState;
 use model::{Family, Mark};
 use netlink::{Attributes, MessageFlags, NetlinkRequest, ReceivedMessage};
+use rules::TransportProtocol;
 
-use crate::{FlowKey, TcpTuple, TrackedConnection, TrackedProtocol};
+use crate::{FlowKey, TcpTuple, TrackedConnection};
 
 /// `NFNL_SUBSYS_CTNETLINK`, with `IPCTNL_MSG_CT_NEW`, `_GET` and `_DELETE`.
 const NEW: u16 = 0x100;
@@ -69,8 +70,8 @@ fn tracking_state(state: TcpState) -> (u8, u32, u32) {
 pub(crate) fn insert_request(original: TcpTuple, state: TcpState, mark: u32) -> NetlinkRequest {
     let (number, timeout, status) = tracking_state(state);
     let mut message = new_request(NEW, original.family(), MessageFlags::CREATE | MessageFlags::EXCLUSIVE);
-    put_tuple(&mut message, ORIGINAL, original, TrackedProtocol::Tcp);
-    put_tuple(&mut message, REPLY, original.reversed(), TrackedProtocol::Tcp);
+    put_tuple(&mut message, ORIGINAL, original, TransportProtocol::Tcp);
+    put_tuple(&mut message, REPLY, original.reversed(), TransportProtocol::Tcp);
     message.put_be32(STATUS, status).put_be32(TIMEOUT, timeout).put_be32(MARK, mark);
     message.put_nested(PROTOCOL_INFO, |info| {
         info.put_nested(TCP, |tcp| {
@@ -86,7 +87,7 @@ pub(crate) fn insert_request(original: TcpTuple, state: TcpState, mark: u32) -> 
 /// Builds the change of a connection's mark, which keeps foreign bits.
 pub(crate) fn set_mark(original: TcpTuple, mark: Mark) -> NetlinkRequest {
     let mut message = new_request(NEW, original.family(), MessageFlags::NONE);
-    put_tuple(&mut message, ORIGINAL, original, TrackedProtocol::Tcp);
+    put_tuple(&mut message, ORIGINAL, original, TransportProtocol::Tcp);
     message.put_be32(MARK, mark.value).put_be32(MARK_MASK, mark.mask);
     message
 }
@@ -116,7 +117,7 @@ fn new_request(kind: u16, family: Family, flags: MessageFlags) -> NetlinkRequest
     NetlinkRequest::new(kind, flags, &[family.address_family(), 0, 0, 0])
 }
 
-fn put_tuple(message: &mut NetlinkRequest, kind: u16, tuple: TcpTuple, protocol: TrackedProtocol) {
+fn put_tuple(message: &mut NetlinkRequest, kind: u16, tuple: TcpTuple, protocol: TransportProtocol) {
     let ends = [tuple.source, tuple.dest];
     message.put_nested(kind, |message| {
         message.put_nested(TUPLE_IP, |message| {
@@ -128,7 +129,7 @@ fn put_tuple(message: &mut NetlinkRequest, kind: u16, tuple: TcpTuple, protocol:
             }
         });
         message.put_nested(TUPLE_PROTOCOL, |message| {
-            message.put_u8(PROTOCOL, protocol as u8);
+            message.put_u8(PROTOCOL, protocol.number());
             for (kind, end) in PORTS.into_iter().zip(ends) {
                 message.put_be16(kind, end.port());
             }
@@ -139,7 +140,7 @@ fn put_tuple(message: &mut NetlinkRequest, kind: u16, tuple: TcpTuple, protocol:
 /// Parses a connection; `None`: not of this protocol.
 pub(crate) fn parse_connection(
     message: &ReceivedMessage<'_>,
-    of: TrackedProtocol,
+    of: TransportProtocol,
 ) -> Option<TrackedConnection> {
     let (_, attributes) = message.split_header::<HEADER>().ok()?;
     let state = attributes.find_nested(PROTOCOL_INFO).find_nested(TCP).find(TCP_STATE);
@@ -151,9 +152,9 @@ pub(crate) fn parse_connection(
     })
 }
 
-fn parse_tuple(attributes: &Attributes<'_>, of: TrackedProtocol) -> Option<TcpTuple> {
+fn parse_tuple(attributes: &Attributes<'_>, of: TransportProtocol) -> Option<TcpTuple> {
     let (ip, protocol) = (attributes.find_nested(TUPLE_IP), attributes.find_nested(TUPLE_PROTOCOL));
-    if protocol.find(PROTOCOL)?.read_u8().ok()? != of as u8 {
+    if protocol.find(PROTOCOL)?.read_u8().ok()? != of.number() {
         return None;
     }
     let [source, dest] = [0, 1].map(|side: usize| {
@@ -180,7 +181,7 @@ mod tests {
 
     fn read(payload: &[u8]) -> Option<TrackedConnection> {
         let message = ReceivedMessage { kind: NEW, flags: MessageFlags::NONE, sequence: 0, payload };
-        parse_connection(&message, TrackedProtocol::Tcp)
+        parse_connection(&message, TransportProtocol::Tcp)
     }
 
     #[test]
@@ -209,7 +210,7 @@ mod tests {
             let attributes = Attributes::new(&payload[HEADER..]);
             assert_eq!(kind, expected);
             assert_eq!(
-                parse_tuple(&attributes.find(ORIGINAL).unwrap().nested_attributes(), TrackedProtocol::Tcp),
+                parse_tuple(&attributes.find(ORIGINAL).unwrap().nested_attributes(), TransportProtocol::Tcp),
                 Some(one)
             );
         }
@@ -218,13 +219,13 @@ mod tests {
     #[test]
     fn a_flow_of_another_protocol_and_zone_is_named_as_such() {
         let tuple = tuple("10.0.0.2:40000", "10.0.0.1:53");
-        let key = FlowKey { tuple, protocol: TrackedProtocol::Udp, zone: 2 };
+        let key = FlowKey { tuple, protocol: TransportProtocol::Udp, zone: 2 };
         for expected in [GET, DELETE] {
             let (kind, payload) = sent(connection_request(expected, key));
             let attributes = Attributes::new(&payload[HEADER..]);
             let original = attributes.find(ORIGINAL).unwrap().nested_attributes();
-            assert_eq!((kind, parse_tuple(&original, TrackedProtocol::Udp)), (expected, Some(tuple)));
-            assert_eq!(parse_tuple(&original, TrackedProtocol::Tcp), None);
+            assert_eq!((kind, parse_tuple(&original, TransportProtocol::Udp)), (expected, Some(tuple)));
+            assert_eq!(parse_tuple(&original, TransportProtocol::Tcp), None);
             assert_eq!(attributes.find(ZONE).unwrap().read_be16().unwrap(), 2);
         }
     }

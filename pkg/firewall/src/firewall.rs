@@ -53,8 +53,6 @@ pub struct FirewallOptions {
     pub lock_directory: Option<PathBuf>,
     /// Time to wait for that lock; whole seconds, at least 1.
     pub lock_wait: Duration,
-    /// Time limit of a tool.
-    pub tool_timeout: Duration,
     /// Whether the network namespace is a pod's: reading is limited to what any pod has, and tools have less time.
     /// [`run_inside`](crate::run_inside) sets it.
     pub is_pod: bool,
@@ -72,7 +70,6 @@ impl Default for FirewallOptions {
             lock: XtablesLock::Host,
             lock_directory: None,
             lock_wait: Duration::from_secs(10),
-            tool_timeout: Duration::from_secs(30),
             is_pod: false,
             user_namespace: None,
         }
@@ -109,7 +106,7 @@ impl FirewallOptions {
 
     /// Returns the time limit of a tool.
     fn tool_time(&self) -> Duration {
-        if self.is_pod { self.tool_timeout.min(POD_TOOL_TIME) } else { self.tool_timeout }
+        if self.is_pod { POD_TOOL_TIME } else { TOOL_TIME }
     }
 
     /// Returns the limits for lists.
@@ -157,6 +154,8 @@ impl WaitingRestore {
     }
 }
 
+/// Time limit of a tool.
+const TOOL_TIME: Duration = Duration::from_secs(30);
 /// Time limit of a tool in a pod, where it may have to wait for a lock.
 const POD_TOOL_TIME: Duration = Duration::from_secs(10);
 /// Bytes that fit into an empty pipe without a reader (kernel: `include/linux/pipe_fs_i.h`, 16 pages by default).

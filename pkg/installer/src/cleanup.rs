@@ -2,16 +2,13 @@
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
-use cni_types::{FileForm, is_standalone, without_entry};
 use tracing::{info, warn};
 
 use crate::{
     Error, InstallerSettings,
     binaries::PLUGIN,
     conf::{self, ConfChange},
-    known_writers, kubeconfig,
-    network::{self, NetworkConf, is_owned_copy},
-    saved,
+    known_writers, kubeconfig, network, saved,
 };
 
 /// Removes entry, binaries and kubeconfig, in this order, so that at no time an entry exists whose binary or credential is missing:
@@ -108,7 +105,7 @@ fn configuration_names(settings: &InstallerSettings) -> Result<Vec<String>, Erro
 pub(crate) fn plan_releases(settings: &InstallerSettings, names: &[String]) -> (Vec<ConfChange>, Vec<Error>) {
     let (mut changes, mut errors) = (Vec::new(), Vec::new());
     for name in names {
-        match plan_release(settings, name) {
+        match conf::plan_release(settings, name) {
             Ok(change) => changes.extend(change),
             Err(error) => errors.push(error),
         }
@@ -120,27 +117,6 @@ pub(crate) fn plan_releases(settings: &InstallerSettings, names: &[String]) -> (
 /// out of the directory, for which the kernel reports no error.
 fn has_no_entry(error: &Error) -> bool {
     matches!(error, Error::File(error) if error.io_error().raw_os_error().is_none())
-}
-
-fn plan_release(settings: &InstallerSettings, name: &str) -> Result<Option<ConfChange>, Error> {
-    let name_before = name.strip_suffix(known_writers::SET_ASIDE).unwrap_or(name);
-    let Some(form) = FileForm::from_file_name(name_before) else { return Ok(None) };
-    let network = match NetworkConf::read(&settings.conf_dir, name) {
-        Ok(Some(network)) => network,
-        Ok(None) => return Ok(None),
-        Err(Error::File(error)) if error.is_no_file() => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    if form == FileForm::Conf && is_standalone(&network.content) {
-        return Ok(Some(ConfChange::Remove { path: network.path }));
-    }
-    let is_own = name == settings.own_name || is_owned_copy(name, &network.content);
-    Ok(match without_entry(&network.content) {
-        // A foreign file: its content is not ours to remove.
-        Err(_) | Ok(None) => None,
-        Ok(Some(_)) if is_own => Some(ConfChange::Remove { path: network.path }),
-        Ok(Some(_)) => Some(ConfChange::Release { path: network.path }),
-    })
 }
 
 /// Returns the paths of our binaries: the plugin, unless it has a late caller, and those others that still equal the image's.

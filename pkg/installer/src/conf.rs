@@ -9,7 +9,7 @@ use cni_types::{
 use hostfs::FileFingerprint;
 
 use crate::{
-    Chaining, Error, InstallerSettings,
+    Chaining, Error, InstallerSettings, known_writers,
     network::{self, DEFAULT_MODE, MAX_NETWORK, NetworkConf, NetworkSearch, OWNED_COPY, is_owned_copy},
     saved,
 };
@@ -139,8 +139,8 @@ fn plan_primary(
     entry: &ConflistEntry,
 ) -> Result<ConfPlan, Error> {
     let network = match find_network(settings, name)? {
-        NetworkSearch::Found(network) => network,
-        NetworkSearch::None(why) => return Ok(ConfPlan::Wait(why)),
+        Ok(network) => network,
+        Err(why) => return Ok(ConfPlan::Wait(why)),
     };
     let edit = |cause| edit_error(&network.path, cause);
     let mut changes = Vec::new();
@@ -205,28 +205,36 @@ fn stale_entry_changes(
     name: &str,
     holder: &Path,
 ) -> Result<Vec<(ChangeCause, ConfChange)>, Error> {
-    let mut changes = Vec::new();
-    for other in network::file_names(&settings.conf_dir)? {
-        let Some(form) = FileForm::from_file_name(&other).filter(|_| other != name) else { continue };
-        // A file that cannot be read or edited is not the runtime's network either, and must not block the installation.
-        let Ok(Some(NetworkConf { name: other, path, content, .. })) =
-            NetworkConf::read(&settings.conf_dir, &other)
-        else {
-            continue;
-        };
-        if path == holder {
-            continue; // a link to it, or the list that a single configuration is about to become
-        }
-        let is_alone = form == FileForm::Conf && is_standalone(&content);
-        let has_entry = matches!(without_entry(&content), Ok(Some(_)));
-        let change = match has_entry && other != settings.own_name && !is_owned_copy(&other, &content) {
-            true => ConfChange::Release { path },
-            false if has_entry || is_alone => ConfChange::Remove { path },
-            false => continue,
-        };
-        changes.push((ChangeCause::EntryStale, change));
-    }
-    Ok(changes)
+    let mut names = network::file_names(&settings.conf_dir)?;
+    names.retain(|other| other != name && FileForm::from_file_name(other).is_some());
+    // A file that cannot be read or edited is not the runtime's network either, and must not block the installation.
+    let changes = names.iter().filter_map(|other| plan_release(settings, other).ok()?);
+    // A link to the holder, and the list that a single configuration is about to become, stay.
+    let changes = changes.filter(|change| change.target_path() != holder);
+    Ok(changes.map(|change| (ChangeCause::EntryStale, change)).collect())
+}
+
+/// Returns the change after which a file has no entry of ours; `None`: it has none.
+///
+/// # Errors
+/// The file exists and cannot be read.
+pub(crate) fn plan_release(settings: &InstallerSettings, name: &str) -> Result<Option<ConfChange>, Error> {
+    let name_before = name.strip_suffix(known_writers::SET_ASIDE).unwrap_or(name);
+    let Some(form) = FileForm::from_file_name(name_before) else { return Ok(None) };
+    let NetworkConf { path, content, .. } = match NetworkConf::read(&settings.conf_dir, name) {
+        Ok(Some(network)) => network,
+        Ok(None) => return Ok(None),
+        Err(Error::File(error)) if error.is_no_file() => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let is_alone = form == FileForm::Conf && is_standalone(&content);
+    let has_entry = matches!(without_entry(&content), Ok(Some(_)));
+    let is_own = name == settings.own_name || is_owned_copy(name, &content);
+    Ok(match (is_alone || has_entry && is_own, has_entry) {
+        (true, _) => Some(ConfChange::Remove { path }),
+        (false, true) => Some(ConfChange::Release { path }),
+        (false, false) => None,
+    })
 }
 
 fn plan_own(
@@ -235,8 +243,8 @@ fn plan_own(
     entry: &ConflistEntry,
 ) -> Result<ConfPlan, Error> {
     let primary = match find_network(settings, name)? {
-        NetworkSearch::Found(network) => network,
-        NetworkSearch::None(why) => return Ok(ConfPlan::Wait(why)),
+        Ok(network) => network,
+        Err(why) => return Ok(ConfPlan::Wait(why)),
     };
     if settings.own_name >= primary.name {
         return Err(Error::Order { own: settings.own_name.clone(), primary: primary.name });

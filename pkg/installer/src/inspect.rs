@@ -9,8 +9,7 @@ use crate::{
     Chaining, Error, InstallerSettings, binaries, cleanup,
     conf::{self, ConfPlan},
     entry::EntryCache,
-    known_writers,
-    network::{self, NetworkSearch},
+    known_writers, network,
     pass::is_good,
 };
 
@@ -35,17 +34,15 @@ pub fn inspect_network(settings: &InstallerSettings) -> Result<Option<Result<Str
         Chaining::Own { primary } => primary,
         Chaining::Standalone { .. } => return Ok(None),
     };
-    Ok(Some(match conf::find_network(settings, name.as_deref())? {
-        NetworkSearch::None(why) => Err(why),
-        NetworkSearch::Found(network) => {
-            let has_entry = matches!(without_entry(&network.content), Ok(Some(_)));
-            let entry = if has_entry { "our entry is in it" } else { "our entry is not in it" };
-            match conf::default_conflict(settings, &network.path) {
-                Some(conflict) => Err(conflict),
-                None => Ok(format!("{}; {entry}", network.path.display())),
-            }
+    let network = conf::find_network(settings, name.as_deref())?;
+    Ok(Some(network.and_then(|network| {
+        let has_entry = matches!(without_entry(&network.content), Ok(Some(_)));
+        let entry = if has_entry { "our entry is in it" } else { "our entry is not in it" };
+        match conf::default_conflict(settings, &network.path) {
+            Some(conflict) => Err(conflict),
+            None => Ok(format!("{}; {entry}", network.path.display())),
         }
-    }))
+    })))
 }
 
 fn any_entry(settings: &InstallerSettings) -> InstalledFile {

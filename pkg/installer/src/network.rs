@@ -121,14 +121,8 @@ type Appended = Result<Vec<PathBuf>, UnusableConf>;
 /// Mode of files that did not exist before.
 pub(crate) const DEFAULT_MODE: u32 = 0o644;
 
-/// Result of a search for a network.
-#[derive(Debug)]
-pub(crate) enum NetworkSearch {
-    /// The network.
-    Found(NetworkConf),
-    /// No network into which our entry can be chained, with the reason.
-    None(String),
-}
+/// Result of a search for a network; the error: no network into which our entry can be chained, with the reason.
+pub(crate) type NetworkSearch = Result<NetworkConf, String>;
 
 /// Finds the network that runtimes use: the first file, by name, that they load. `skip` is ignored. (containerd ends its search at
 /// a file that it cannot load, and then starts no pod.)
@@ -138,7 +132,7 @@ pub(crate) fn find_default(directory: &Path, skip: &str) -> Result<NetworkSearch
     let Choices { accepted, refused } = collect_choices(directory, skip)?;
     let refused = refused.join("; ");
     let mut accepted = accepted.into_iter();
-    Ok(NetworkSearch::None(match (accepted.next(), accepted.next()) {
+    Ok(Err(match (accepted.next(), accepted.next()) {
         (Some((network, _)), None) => return check_chainable(directory, network),
         (Some((network, newer)), Some((next, older))) => format!(
             "the runtime's network depends on its version: {} with {newer}, {} with {older}; {refused}",
@@ -231,8 +225,8 @@ pub(crate) fn find_named(directory: &Path, name: &str, skip: &str) -> Result<Net
         return check_chainable(directory, found.swap_remove(at));
     }
     let missing = format!("{} is not there yet", directory.join(name).display());
-    Ok(NetworkSearch::None(match find_default(directory, skip) {
-        Ok(NetworkSearch::Found(other)) => {
+    Ok(Err(match find_default(directory, skip) {
+        Ok(Ok(other)) => {
             format!("{missing}; the runtime takes {}: is CNI_CONF_NAME right?", other.path.display())
         }
         _ => missing,
@@ -242,7 +236,7 @@ pub(crate) fn find_named(directory: &Path, name: &str, skip: &str) -> Result<Net
 /// Describes the network that runtimes use by default, if it is known and not the one of the file `taken`. That of the file `copy`
 /// is our copy of another network, so that one whose file sorts after it is not used.
 pub(crate) fn describe_other_default(directory: &Path, taken: &Path, copy: &str) -> Option<String> {
-    let Ok(NetworkSearch::Found(other)) = find_default(directory, copy) else { return None };
+    let Ok(Ok(other)) = find_default(directory, copy) else { return None };
     let is_used = taken.file_name().is_none_or(|name| name != copy) || other.name.as_str() < copy;
     (is_used && other.path != taken).then(|| {
         format!(
@@ -257,13 +251,13 @@ pub(crate) fn describe_other_default(directory: &Path, taken: &Path, copy: &str)
 /// Accepts a network that connects pods, ends with the last plugin of its file, and has a CNI version that our plugin supports.
 fn check_chainable(directory: &Path, network: NetworkConf) -> Result<NetworkSearch, Error> {
     if is_owned_copy(&network.name, &network.content) {
-        return Ok(NetworkSearch::None(format!(
+        return Ok(Err(format!(
             "{} is an agent's copy of the primary network, not that network itself",
             network.path.display()
         )));
     }
     if let Some(appended) = network.load(directory, Libcni::V1_3)?.unwrap_or_default().first() {
-        return Ok(NetworkSearch::None(format!(
+        return Ok(Err(format!(
             "{} takes plugins from a directory, too ({}), where ours cannot be chained: list all of them in `plugins`, and set \
              `loadOnlyInlinedPlugins`",
             network.path.display(),
@@ -271,18 +265,18 @@ fn check_chainable(directory: &Path, network: NetworkConf) -> Result<NetworkSear
         )));
     }
     if let Some(unknown) = unknown_version(&network.content) {
-        return Ok(NetworkSearch::None(format!("cannot be part of {}: {unknown}", network.path.display())));
+        return Ok(Err(format!("cannot be part of {}: {unknown}", network.path.display())));
     }
     let mut foreign = plugin_types(&network.content);
     foreign.retain(|kind| kind != ConflistEntry::TYPE);
     if !foreign.is_empty() && foreign.iter().all(|kind| is_auxiliary(kind)) {
-        return Ok(NetworkSearch::None(format!(
+        return Ok(Err(format!(
             "{} gives pods no network: its only plugins are {}",
             network.path.display(),
             foreign.join(", ")
         )));
     }
-    Ok(NetworkSearch::Found(network))
+    Ok(Ok(network))
 }
 
 /// Returns the plugin files that libcni 1.3 loads from the directory named after the network, which may be missing.

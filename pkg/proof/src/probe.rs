@@ -11,7 +11,7 @@ use std::{
 };
 
 use conntrack::sockets::TcpSocket;
-use conntrack::{ConntrackHandle, FlowKey, TcpTuple, TrackedProtocol};
+use conntrack::{ConntrackHandle, FlowKey, TcpTuple};
 use hostnet::LinkIndex;
 use model::Family;
 use nix::sys::socket::{setsockopt, sockopt::Mark};
@@ -112,7 +112,7 @@ impl Prober {
         let family = Family::from_ip(source);
         let source = SocketAddr::new(source, self.port);
         let receiver = open_receiver(source.ip())?;
-        let keys = flow_keys(TcpTuple { source, dest }, TrackedProtocol::Tcp);
+        let keys = flow_keys(TcpTuple { source, dest }, TransportProtocol::Tcp);
         delete_flows(conntrack, &keys)?;
         node.send(*peer, family, &packet::arriving_packet(source, dest))
             .map_err(|errno| failed_step("send a packet to the pod", errno))?;
@@ -127,11 +127,7 @@ impl Prober {
         let socket = as_owner(path.sender, || open_socket(packet))?;
         let source = connect_socket(&socket, packet.dest)?;
         let source = SocketAddr::new(source, self.port);
-        let protocol = match packet.protocol {
-            TransportProtocol::Tcp => TrackedProtocol::Tcp,
-            TransportProtocol::Udp => TrackedProtocol::Udp,
-        };
-        let keys = flow_keys(TcpTuple { source, dest: packet.dest }, protocol);
+        let keys = flow_keys(TcpTuple { source, dest: packet.dest }, packet.protocol);
         delete_flows(conntrack, &keys)?;
         let bytes = packet::sent_header(packet.protocol, source, packet.dest);
         rustix::net::send(&socket, &bytes, SendFlags::empty()).map_err(|errno| match errno {
@@ -180,7 +176,7 @@ fn discards_broadcast(family: Family) -> bool {
     parameters.iter().any(is_on)
 }
 
-fn flow_keys(tuple: TcpTuple, protocol: TrackedProtocol) -> [FlowKey; 3] {
+fn flow_keys(tuple: TcpTuple, protocol: TransportProtocol) -> [FlowKey; 3] {
     ZONES.map(|zone| FlowKey { tuple, protocol, zone })
 }
 

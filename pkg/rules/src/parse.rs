@@ -228,7 +228,7 @@ impl SaveReader<'_> {
         self.builder.add_rule(
             table,
             chain,
-            |is_owned| may_jump_to(text, is_owned),
+            |is_owned| target_name(text).is_some_and(|chain| is_owned(&chain)),
             || SavedRule {
                 chain: chain.to_owned(),
                 text: text.to_owned(),
@@ -238,14 +238,6 @@ impl SaveReader<'_> {
         );
         Ok(())
     }
-}
-
-/// Returns whether a rule may jump to an owned chain; also true for a few that do not, such as one with a comment about
-/// it.
-fn may_jump_to(text: &str, is_owned: &dyn Fn(&str) -> bool) -> bool {
-    let mut before = "";
-    text.split_ascii_whitespace()
-        .any(|word| ["-j", "-g"].contains(&std::mem::replace(&mut before, word)) && is_owned(word))
 }
 
 /// Parses the text after a chain's name; `None`: the model cannot express it.

@@ -38,7 +38,14 @@ fn the_least_configuration_has_the_defaults() {
     assert_eq!(none.valid_attachments, Some(Vec::new()));
     let former = NetConf::parse(br#"{"name":"n","cni.dev/attachments":[{"containerID":"c"}]}"#).unwrap();
     assert_eq!(former.valid_attachments.unwrap()[0].as_str(), "c");
-    assert_eq!(conf.kubernetes, KubernetesConf::default());
+    let defaults = KubernetesConf {
+        kubeconfig: None,
+        exclude_namespaces: Vec::new(),
+        intercept_type: "iptables".to_owned(),
+        api_timeout_seconds: 30,
+        kubelet_root_dir: "/var/lib/kubelet".to_owned(),
+    };
+    assert_eq!(conf.kubernetes, defaults);
     assert_eq!(conf.pass_through().unwrap(), "{\"cniVersion\":\"0.1.0\"}");
 }
 
@@ -69,7 +76,7 @@ fn newer_keys_mean_the_same_as_older_ones() {
         br#"{"name":"n","exclude_namespaces":null,"enablement_selectors":null,"cni_agent_run_dir":""}"#;
     let conf = NetConf::parse(nulls).unwrap();
     assert!(conf.enablement_selectors.is_none() && conf.log_file.is_none());
-    assert_eq!(conf.kubernetes, KubernetesConf::default());
+    assert_eq!((conf.kubernetes.kubeconfig, conf.kubernetes.exclude_namespaces), (None, Vec::new()));
 }
 
 #[test]

@@ -1,11 +1,12 @@
-//! Conversion of results between versions, by moving raw parts.
+//! Conversion of results between versions, by moving members.
 //!
 //! Differences (CNI spec, section "Result" at each tag): 0.1.0 and 0.2.0 have `ip4` and `ip6`, each with its own list of routes;
 //! 0.3.0 to 0.4.0 have lists, and ips with a `version`; 1.0.0 has no such `version`; 1.1.0 has more members of interfaces and
 //! routes.
 
-use crate::json::{JsonNode, ObjectFields, to_pretty_json};
-use crate::version::ResultShape;
+use model::IpNet;
+
+use crate::document::{Json, JsonMembers, matching_fields};
 use crate::{CniResult, CniVersion};
 
 /// Members of interfaces added in 1.1.0.
@@ -13,141 +14,102 @@ const INTERFACE_1_1: [&str; 3] = ["mtu", "socketPath", "pciID"];
 /// Members of routes added in 1.1.0.
 const ROUTE_1_1: [&str; 5] = ["mtu", "advmss", "priority", "table", "scope"];
 
-type ResultMembers<'a> = Vec<(String, JsonNode<'a>)>;
-
-/// Converts the result to the requested version. `fields`: the members from which `result` was parsed.
+/// Converts the result to another version. `members`: those from which `result` was parsed.
 pub(super) fn convert_result(
-    fields: &ObjectFields<'_>,
+    mut members: JsonMembers,
     result: &CniResult,
-    from: ResultShape,
-    requested: CniVersion,
+    from: CniVersion,
+    to: CniVersion,
 ) -> String {
-    let to = requested.result_shape();
-    let mut lists = ResultLists::from_fields(fields, from);
-    lists.drop_newer_members(from, to);
-    let mut members = vec![member("cniVersion", JsonNode::Text(requested.as_str()))];
-    if to == ResultShape::Ip4Ip6 {
-        members.extend(lists.into_ip4_ip6(result));
+    let keys = ["cniVersion", "interfaces", "ips", "routes", "ip4", "ip6"];
+    let [_, interfaces, ips, routes, ip4, ip6] = keys.map(|key| take_member(&mut members, key));
+    let (mut interfaces, mut ips, mut routes) = match from < CniVersion::V0_3_0 {
+        true => {
+            let mut ips: Vec<JsonMembers> = [ip4, ip6].into_iter().flatten().map(into_members).collect();
+            let routes: Vec<_> = ips.iter_mut().flat_map(|ip| into_list(take_member(ip, "routes"))).collect();
+            (None, ips, routes)
+        }
+        false => (interfaces.map(|list| into_list(Some(list))), into_list(ips), into_list(routes)),
+    };
+    for (ip, typed) in ips.iter_mut().zip(&result.ips) {
+        convert_ip(ip, &typed.address, from, to);
+    }
+    if from >= CniVersion::V1_1_0 && to < CniVersion::V1_1_0 {
+        for interface in interfaces.iter_mut().flatten() {
+            INTERFACE_1_1.iter().for_each(|key| drop(take_member(interface, key)));
+        }
+        for route in &mut routes {
+            ROUTE_1_1.iter().for_each(|key| drop(take_member(route, key)));
+        }
+    }
+    let version = Json::String(to.to_string());
+    let converted = if to < CniVersion::V0_3_0 {
+        [("ip4", true), ("ip6", false)].map(|(key, v4)| (key, family_object(&ips, &routes, result, v4)))
     } else {
-        members.extend(lists.into_lists(result, to));
-    }
-    members.extend(remaining_fields(fields, &["cniVersion", "interfaces", "ips", "routes", "ip4", "ip6"]));
-    to_pretty_json(&JsonNode::Object(members))
+        let filled = |list: Vec<JsonMembers>| (!list.is_empty()).then(|| object_list(list));
+        members.extend(interfaces.map(|list| ("interfaces".to_owned(), object_list(list))));
+        [("ips", filled(ips)), ("routes", filled(routes))]
+    };
+    let converted = [("cniVersion", Some(version))].into_iter().chain(converted);
+    members.extend(converted.filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    Json::Object(members).to_go_text()
 }
 
-/// Three lists of a result, whatever its shape; each element with its address (`address`), if any, under the name of the newer
-/// versions, and without `version`.
-struct ResultLists<'a> {
-    interfaces: Option<Vec<ResultMembers<'a>>>,
-    ips: Vec<ResultMembers<'a>>,
-    routes: Vec<ResultMembers<'a>>,
-}
-
-impl<'a> ResultLists<'a> {
-    // A part that is no list or object cannot occur here: the typed parser has rejected it.
-    fn from_fields(fields: &ObjectFields<'a>, from: ResultShape) -> Self {
-        if from == ResultShape::Ip4Ip6 {
-            let pair =
-                || ["ip4", "ip6"].into_iter().filter_map(|key| fields.object_member(key).ok().flatten());
-            return ResultLists {
-                interfaces: None,
-                ips: pair().map(|ip| object_members(&ip, &["ip", "routes"], Some("ip"))).collect(),
-                routes: pair()
-                    .flat_map(|ip| ip.object_list("routes").unwrap_or_default())
-                    .map(|route| object_members(&route, &[], None))
-                    .collect(),
-            };
-        }
-        let list = |key: &str, skip: &[&str], address: Option<&str>| {
-            let elements = fields.object_list(key).unwrap_or_default();
-            elements.iter().map(|element| object_members(element, skip, address)).collect()
-        };
-        ResultLists {
-            interfaces: fields.get("interfaces").map(|_| list("interfaces", &[], None)),
-            ips: list("ips", &["address", "version"], Some("address")),
-            routes: list("routes", &[], None),
-        }
-    }
-
-    /// Removes members that only 1.1.0 has.
-    fn drop_newer_members(&mut self, from: ResultShape, to: ResultShape) {
-        if from < ResultShape::IpsMore || to == ResultShape::IpsMore {
-            return;
-        }
-        for interface in self.interfaces.iter_mut().flatten() {
-            interface.retain(|(name, _)| !matches_any(name, &INTERFACE_1_1));
-        }
-        for route in &mut self.routes {
-            route.retain(|(name, _)| !matches_any(name, &ROUTE_1_1));
-        }
-    }
-
-    fn into_lists(self, result: &CniResult, to: ResultShape) -> ResultMembers<'a> {
-        let mut members = Vec::new();
-        if let Some(interfaces) = self.interfaces {
-            members.push(member("interfaces", object_list(interfaces)));
-        }
-        let mut ips = self.ips;
-        if to == ResultShape::VersionedIps {
-            for (ip, typed) in ips.iter_mut().zip(&result.ips) {
-                let family = if typed.address.addr().to_canonical().is_ipv4() { "4" } else { "6" };
-                ip.insert(0, member("version", JsonNode::Text(family)));
-            }
-        }
-        if !ips.is_empty() {
-            members.push(member("ips", object_list(ips)));
-        }
-        if !self.routes.is_empty() {
-            members.push(member("routes", object_list(self.routes)));
-        }
-        members
-    }
-
-    /// Returns the first address of each family, with the routes of the family.
-    fn into_ip4_ip6(self, result: &CniResult) -> ResultMembers<'a> {
-        let (mut ip4, mut ip6) = (None, None);
-        for (mut ip, typed) in self.ips.into_iter().zip(&result.ips) {
-            ip.retain(|(name, _)| !name.eq_ignore_ascii_case("interface"));
-            if let Some((name, _)) = ip.iter_mut().find(|(name, _)| *name == "address") {
-                "ip".clone_into(name);
-            }
-            let slot = if typed.address.addr().to_canonical().is_ipv4() { &mut ip4 } else { &mut ip6 };
-            slot.get_or_insert(ip);
-        }
-        let (mut routes4, mut routes6) = (Vec::new(), Vec::new());
-        for (route, typed) in self.routes.into_iter().zip(&result.routes) {
-            if typed.addr().to_canonical().is_ipv4() { routes4.push(route) } else { routes6.push(route) }
-        }
-        let mut members = Vec::new();
-        for (key, ip, routes) in [("ip4", ip4, routes4), ("ip6", ip6, routes6)] {
-            let Some(mut ip) = ip else { continue };
-            if !routes.is_empty() {
-                ip.push(member("routes", object_list(routes)));
-            }
-            members.push(member(key, JsonNode::Object(ip)));
-        }
-        members
+/// Gives an address the members that the version has.
+fn convert_ip(ip: &mut JsonMembers, typed: &IpNet, from: CniVersion, to: CniVersion) {
+    let address_key = |version: CniVersion| if version < CniVersion::V0_3_0 { "ip" } else { "address" };
+    let address = take_member(ip, address_key(from));
+    ip.extend(address.map(|address| (address_key(to).to_owned(), address)));
+    drop(take_member(ip, "version"));
+    if to < CniVersion::V0_3_0 {
+        drop(take_member(ip, "interface"));
+    } else if to < CniVersion::V1_0_0 {
+        let version = if is_v4(typed) { "4" } else { "6" };
+        ip.insert("version".to_owned(), Json::String(version.to_owned()));
     }
 }
 
-/// Returns the members of one object: the address first, under the name of the newer versions, then all that are not skipped.
-fn object_members<'a>(fields: &ObjectFields<'a>, skip: &[&str], address: Option<&str>) -> ResultMembers<'a> {
-    let address = address.and_then(|key| fields.get(key)).map(|raw| member("address", JsonNode::Raw(raw)));
-    address.into_iter().chain(remaining_fields(fields, skip)).collect()
+/// Returns the first address of a family, with the routes of the family.
+fn family_object(
+    ips: &[JsonMembers],
+    routes: &[JsonMembers],
+    result: &CniResult,
+    is_for_v4: bool,
+) -> Option<Json> {
+    let mut ips = ips.iter().zip(&result.ips);
+    let mut ip = ips.find(|(_, typed)| is_v4(&typed.address) == is_for_v4)?.0.clone();
+    let routes = routes.iter().zip(&result.routes).filter(|(_, dst)| is_v4(dst) == is_for_v4);
+    let routes: Vec<JsonMembers> = routes.map(|(route, _)| route.clone()).collect();
+    if !routes.is_empty() {
+        ip.insert("routes".to_owned(), object_list(routes));
+    }
+    Some(Json::Object(ip))
 }
 
-fn remaining_fields<'a>(fields: &ObjectFields<'a>, skip: &[&str]) -> ResultMembers<'a> {
-    fields.members_except(skip).map(|(name, raw)| member(name, JsonNode::Raw(raw))).collect()
+fn is_v4(net: &IpNet) -> bool {
+    net.addr().to_canonical().is_ipv4()
 }
 
-fn member<'a>(name: &str, value: JsonNode<'a>) -> (String, JsonNode<'a>) {
-    (name.to_owned(), value)
+/// Removes a member, under any spelling of its key, and returns its value; `None`: it is missing or `null`.
+fn take_member(members: &mut JsonMembers, key: &str) -> Option<Json> {
+    let value = matching_fields(members, key).next().cloned();
+    members.retain(|name, _| !name.eq_ignore_ascii_case(key));
+    value.filter(|value| *value != Json::Null)
 }
 
-fn object_list(list: Vec<ResultMembers<'_>>) -> JsonNode<'_> {
-    JsonNode::List(list.into_iter().map(JsonNode::Object).collect())
+// A part that is no list or object cannot occur below: the typed parser has rejected it.
+
+fn into_list(list: Option<Json>) -> Vec<JsonMembers> {
+    match list {
+        Some(Json::List(list)) => list.into_iter().map(into_members).collect(),
+        _ => Vec::new(),
+    }
 }
 
-fn matches_any(name: &str, names: &[&str]) -> bool {
-    names.iter().any(|one| one.eq_ignore_ascii_case(name))
+fn into_members(object: Json) -> JsonMembers {
+    if let Json::Object(members) = object { members } else { JsonMembers::new() }
+}
+
+fn object_list(list: Vec<JsonMembers>) -> Json {
+    Json::List(list.into_iter().map(Json::Object).collect())
 }

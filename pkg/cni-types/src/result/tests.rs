@@ -11,7 +11,7 @@ fn raw(value: &Value) -> Box<RawValue> {
 fn converted(value: &Value, to: CniVersion) -> Value {
     let raw = raw(value);
     let prev = PrevResult::parse(&raw, CniVersion::V1_0_0).unwrap();
-    serde_json::from_str(&prev.output_for(to)).unwrap()
+    serde_json::from_str(&prev.output_for(to).unwrap()).unwrap()
 }
 
 fn newest() -> Value {
@@ -69,8 +69,8 @@ fn the_same_version_is_echoed_and_another_keeps_numbers() {
     let text = "{\"IPS\":[ ],\"cniversion\":\"1.0.0\",\"n\":12345678901234567890.123456789012345678901}";
     let raw = RawValue::from_string(text.to_owned()).unwrap();
     let prev = PrevResult::parse(&raw, CniVersion::V1_0_0).unwrap();
-    assert_eq!(prev.output_for(CniVersion::V1_0_0), text);
-    let other = prev.output_for(CniVersion::V0_4_0);
+    assert_eq!(prev.output_for(CniVersion::V1_0_0).unwrap(), text);
+    let other = prev.output_for(CniVersion::V0_4_0).unwrap();
     assert!(other.contains("\"n\": 12345678901234567890.123456789012345678901"), "{other}");
     assert!(other.contains("\"cniVersion\": \"0.4.0\"") && !other.contains("cniversion"), "{other}");
 }
@@ -79,7 +79,7 @@ fn the_same_version_is_echoed_and_another_keeps_numbers() {
 fn a_result_without_a_version_gets_the_one_of_the_configuration() {
     let raw = raw(&json!({"ips": [{"address": "10.0.0.1/8"}]}));
     let prev = PrevResult::parse(&raw, CniVersion::V1_0_0).unwrap();
-    let out: Value = serde_json::from_str(&prev.output_for(CniVersion::V1_0_0)).unwrap();
+    let out: Value = serde_json::from_str(&prev.output_for(CniVersion::V1_0_0).unwrap()).unwrap();
     assert_eq!(out, json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.1/8"}]}));
 }
 

@@ -25,11 +25,7 @@ fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
 
 /// The selected file, or the reason why there is none.
 fn chosen(search: Result<NetworkSearch, Error>) -> Result<String, String> {
-    match search {
-        Ok(NetworkSearch::Found(network)) => Ok(network.name),
-        Ok(NetworkSearch::None(why)) => Err(why),
-        Err(error) => Err(error.to_string()),
-    }
+    search.map_err(|error| error.to_string())?.map(|network| network.name)
 }
 
 #[test]

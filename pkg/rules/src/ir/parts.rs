@@ -61,12 +61,22 @@ impl fmt::Display for PortRange {
 
 model::word_enum! {
     /// A transport protocol.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum TransportProtocol {
         /// TCP, 6.
         Tcp = "tcp",
         /// UDP, 17.
         Udp = "udp",
+    }
+}
+
+impl TransportProtocol {
+    /// Returns the number in the header of IP (`IPPROTO_*`).
+    pub const fn number(self) -> u8 {
+        match self {
+            TransportProtocol::Tcp => 6,
+            TransportProtocol::Udp => 17,
+        }
     }
 }
 

@@ -115,10 +115,7 @@ fn connects_pods(network: &NetworkConf) -> bool {
 }
 
 fn found_network(directory: &Path) -> Option<NetworkConf> {
-    match find_default(directory, "").unwrap() {
-        NetworkSearch::Found(network) => Some(network),
-        NetworkSearch::None(_) => None,
-    }
+    find_default(directory, "").unwrap().ok()
 }
 
 fn load_by_our_rules(directory: &Path, libcni: Libcni) -> Loaded {
