@@ -14,7 +14,7 @@ use enrolment::{
     ztunnel,
 };
 use model::{MemberAddresses, Pod, PodName, PodUid};
-use pod_status::{CaptureState, CaptureStatus, Evidence, Redirection};
+use pod_status::{CaptureState, CaptureStatus, Evidence, PodLife, Redirection};
 use tracing::{info, warn};
 
 use crate::{
@@ -77,7 +77,7 @@ pub struct AgentState {
     pub(crate) pace: MembershipPace,
     annotations: AnnotationPublisher,
     waiting: Vec<PodWaiter>,
-    started: Instant,
+    pub(crate) started: Instant,
     /// UIDs of pods whose sandbox was deleted, and that have no other.
     ended: BTreeSet<PodUid>,
     /// UIDs of all pods known at a pass soon after the start.
@@ -134,12 +134,8 @@ impl AgentState {
     /// Requests a pass that considers at least the pod with this UID; `released`: addresses that it released.
     pub fn mark_pod(&mut self, uid: &PodUid, released: &[IpAddr]) {
         self.changed.ips.extend(released);
-        let known = self.index.pods().find(|pod| pod.has_runtime_uid(uid));
-        let known = known.map(|pod| (pod.metadata.uid.clone(), pod.name()));
-        self.mark_named(uid.clone(), known.as_ref().map(|(_, name)| name.clone()).unwrap_or_default());
-        if let Some((known, name)) = known.filter(|(known, _)| known != uid) {
-            self.mark_named(known, name); // the runtime's UID of a static pod differs
-        }
+        let known = self.index.pods().find(|pod| pod.metadata.uid == *uid).map(Pod::name);
+        self.mark_named(uid.clone(), known.unwrap_or_default());
     }
 
     fn mark_named(&mut self, uid: PodUid, name: PodName) {
@@ -228,17 +224,19 @@ impl AgentState {
         let shown = pod.status.ips();
         // A pod without addresses is probably the one of this ADD: the kubelet reports them after it.
         let is_other = !shown.is_empty() && !ips.iter().any(|ip| shown.contains(ip));
-        let has_ended = pod.status.has_ended();
-        let is_before = pod.metadata.deleted.is_some() || has_ended || self.has_ended(pod) || is_other;
-        (!uid.is_empty() || !is_before).then_some(known)
+        (!uid.is_empty() || !(is_other || self.has_ended(pod))).then_some(known)
     }
 
+    /// Returns the pod of this name, if it is the one with this UID. Without a UID, a pod that has ended or is being deleted is not
+    /// meant, because it gets no other sandbox.
     pub(crate) fn find_known_pod(
         &self,
         name: &PodName,
         uid: &PodUid,
     ) -> Option<reconciler::PodWithNamespace> {
-        let pod = self.index.pod(name).filter(|pod| uid.is_empty() || pod.has_runtime_uid(uid))?;
+        let may_start = |pod: &Pod| pod.metadata.deleted.is_none() && !pod.status.has_ended();
+        let is_meant = |pod: &Pod| if uid.is_empty() { may_start(pod) } else { pod.has_runtime_uid(uid) };
+        let pod = self.index.pod(name).filter(|pod| is_meant(pod))?;
         let namespace = self.index.namespace(&name.namespace).cloned();
         // Without ambient mode no decision depends on namespaces, and they are not followed.
         (namespace.is_some() || !self.policy.ambient).then(|| (Box::new(pod.clone()), namespace))
@@ -257,15 +255,9 @@ impl AgentState {
     /// Returns the enrolled pods' UIDs by address; `inherited`: those in the kernel.
     pub fn resolve_members(&mut self, inherited: &MemberAddresses) -> MemberAddresses {
         let Self { index, policy, pace, ledger, .. } = self;
-        let members =
-            ledger.resolve_members(index, |pod: &Pod| paced_standing(index, policy, pace, pod), inherited);
-        // By now the watch has shown the pods that an outdated first list lacked.
-        if self.started.elapsed() >= GRACE {
-            self.observed.clear();
-            return members;
-        }
-        self.observed.extend(self.index.pods().map(|pod| pod.metadata.uid.clone()));
-        self.keep_unobserved(members, inherited)
+        let standing = |pod: &Pod| paced_standing(index, policy, pace, pod);
+        let members = ledger.resolve_members(index, standing, inherited);
+        self.keep_unobserved(None, members, inherited)
     }
 
     /// Resolves members like [`Self::resolve_members`], but only for the addresses `ips`, after a change of only the pods in
@@ -279,18 +271,26 @@ impl AgentState {
         let Self { index, policy, pace, ledger, .. } = self;
         let standing = |pod: &Pod| paced_standing(index, policy, pace, pod);
         let members = ledger.members_among((ips, &changed.pods), index, standing, inherited);
-        if self.started.elapsed() >= GRACE {
-            return members;
-        }
-        self.observed.extend(self.index.pods_with(&changed.pods).map(|pod| pod.metadata.uid.clone()));
-        let mut members = self.keep_unobserved(members, inherited);
+        let mut members = self.keep_unobserved(Some(changed), members, inherited);
         members.retain(|ip, _| ips.contains(ip));
         members
     }
 
     /// Keeps inherited members of pods never observed: one that was observed and is missing now has ended, any other may be missing
-    /// in an outdated list.
-    fn keep_unobserved(&self, mut members: MemberAddresses, inherited: &MemberAddresses) -> MemberAddresses {
+    /// in an outdated list. `only`: no other pods changed.
+    fn keep_unobserved(
+        &mut self,
+        only: Option<&ChangedPods>,
+        mut members: MemberAddresses,
+        inherited: &MemberAddresses,
+    ) -> MemberAddresses {
+        // By now the watch has shown the pods that an outdated first list lacked.
+        if self.started.elapsed() >= GRACE {
+            self.observed.clear();
+            return members;
+        }
+        let pods = select_pods(&self.index, only).into_iter();
+        self.observed.extend(pods.map(|pod| pod.metadata.uid.clone()));
         for (ip, uid) in inherited {
             if !self.observed.contains(uid) && !self.ledger.has_released(uid, *ip) {
                 members.entry(*ip).or_insert_with(|| uid.clone());
@@ -342,9 +342,6 @@ impl AgentState {
     pub(crate) fn record_sandbox_start(&mut self, pod: &Pod) {
         self.pace.reset_pod(&pod.metadata.uid);
         self.ended.remove(&pod.metadata.uid);
-        if let Some(hash) = pod.manifest_hash() {
-            self.ended.remove(&hash);
-        }
     }
 
     /// Records that the last known sandbox of a pod was deleted.
@@ -360,8 +357,15 @@ impl AgentState {
 
     /// Whether the pod's sandbox was deleted and it has no other one.
     fn has_ended(&self, pod: &Pod) -> bool {
-        let is_ended = |uid: &PodUid| self.ended.contains(uid);
-        is_ended(&pod.metadata.uid) || pod.manifest_hash().as_ref().is_some_and(is_ended)
+        self.ended.contains(&pod.metadata.uid)
+    }
+
+    /// Whether the API shows an address of the pod that is not among those that it released: it has another sandbox, which the plugin
+    /// enrolled alone.
+    fn has_new_address(&self, pod: &Pod) -> bool {
+        let uid = &pod.metadata.uid;
+        let is_new = |ip: &IpAddr| !self.ledger.has_released(uid, *ip);
+        self.ledger.has_released_any(uid) && pod.status.ips().iter().any(is_new)
     }
 
     /// Whether the pod's sandbox was deleted and no other one will follow: the pod is being deleted, or missing in the API server's
@@ -386,13 +390,22 @@ impl AgentState {
         self.index.unconfirmed_objects().pods.contains(&pod.name())
     }
 
+    /// Returns the phase of a pod's life, by the API and by its DEL: the API does not show the removal of a sandbox.
+    pub(crate) fn pod_life(&self, pod: &Pod) -> PodLife {
+        match pod.status.phase.as_str() {
+            _ if self.has_ended(pod) && !self.has_new_address(pod) => PodLife::Ending,
+            "Running" => PodLife::Running,
+            _ => PodLife::Starting,
+        }
+    }
+
     /// Publishes the status of pods: annotations, Events and metrics. `only`: the status of other pods is unchanged. `status`
-    /// receives the addresses of a pod that belongs to ambient mode; `why` returns, for a pod's UID, the reason why it is not
-    /// captured.
+    /// receives the phase of a pod's life and, if it belongs to ambient mode, its addresses; `why` returns, for a pod's UID, the reason
+    /// why it is not captured.
     pub fn report_pods(
         &mut self,
         only: Option<&ChangedPods>,
-        status: impl Fn(&Pod, Option<&[IpAddr]>) -> CaptureStatus,
+        status: impl Fn(&Pod, PodLife, Option<&[IpAddr]>) -> CaptureStatus,
         why: impl Fn(&PodUid) -> String,
     ) {
         let now = self.has_reported.then(SystemTime::now);
@@ -402,15 +415,16 @@ impl AgentState {
                 continue; // no longer reported
             }
             let uid = &pod.metadata.uid;
-            let (standing, is_waiting) = (self.pod_standing(pod), self.pace.is_waiting(uid));
+            let (standing, life, is_waiting) =
+                (self.pod_standing(pod), self.pod_life(pod), self.pace.is_waiting(uid));
             let (refused, status) = match &standing {
-                AmbientStanding::Member { ips, .. } => (None, status(pod, Some(ips))),
+                AmbientStanding::Member { ips, .. } => (None, status(pod, life, Some(ips))),
                 // Its address is still unknown.
                 AmbientStanding::Pending(_) => {
                     (None, CaptureStatus { state: CaptureState::Pending, annotation: None })
                 }
                 AmbientStanding::Out(reason) => {
-                    let mut status = status(pod, None);
+                    let mut status = status(pod, life, None);
                     if *reason == SkipReason::NamespaceUnknown && status.state == CaptureState::Outside {
                         status = Evidence::UNDETERMINED.classify();
                     }
@@ -419,7 +433,7 @@ impl AgentState {
                     (refused, CaptureStatus { state, ..status })
                 }
             };
-            self.notices.observe_pod(pod, &standing, status, || why(uid), Instant::now());
+            self.notices.observe_pod(pod, life, &standing, status, || why(uid), Instant::now());
             // A user's annotation that is about to remove the pod from the mesh must not be replaced.
             let annotation = status.annotation.filter(|_| !is_waiting);
             marks.extend(annotation.and_then(|redirection| AnnotationUpdate::for_pod(pod, redirection)));
@@ -491,7 +505,7 @@ impl AgentState {
             standing: self.pod_standing(pod),
             namespace: self.index.namespace(&pod.metadata.namespace).cloned(),
             reported_ips: self.ledger.added_addresses(&pod.metadata.uid),
-            ended: self.has_ended(pod),
+            life: self.pod_life(pod),
             unconfirmed: self.is_unconfirmed(pod),
             since: self.reports.get(&pod.metadata.uid).and_then(|report| Some((report.state, report.since?))),
             pod: pod.clone(),
@@ -501,8 +515,8 @@ impl AgentState {
     /// Reports that pods could not be observed or captured.
     pub(crate) fn report_failure(&mut self, problem: &str) {
         for pod in self.index.pods() {
-            let standing = self.pod_standing(pod);
-            self.notices.observe_failure(pod, &standing, problem, Instant::now());
+            let (standing, life) = (self.pod_standing(pod), self.pod_life(pod));
+            self.notices.observe_failure(pod, life, &standing, problem, Instant::now());
         }
         let known: BTreeSet<&PodUid> = self.index.pods().map(|pod| &pod.metadata.uid).collect();
         self.notices.retain_pods(|uid| known.contains(uid));

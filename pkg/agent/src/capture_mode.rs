@@ -38,7 +38,9 @@ pub trait CaptureMode: Send {
     fn reconcile(&mut self, core: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason>;
 
     /// Whether a request waits for the next pass.
-    fn is_awaited(&self) -> bool;
+    fn is_awaited(&self) -> bool {
+        false
+    }
 
     /// Answers the requests that wait for a pass; `problem`: the reason why no pod can be enrolled.
     fn answer_requests(&mut self, _problem: Option<&Reason>) {}
@@ -86,11 +88,15 @@ pub trait CaptureMode: Send {
     /// Handles one result of work on another thread, announced by [`AgentHandle::work_completed`].
     ///
     /// [`AgentHandle::work_completed`]: crate::AgentHandle::work_completed
-    fn work_completed(&mut self, core: &mut AgentState);
+    fn work_completed(&mut self, _core: &mut AgentState) {}
 
     /// Returns the state of the capture mode, for the debug state.
-    fn capture_snapshot(&self) -> CaptureSnapshot;
+    fn capture_snapshot(&self) -> CaptureSnapshot {
+        CaptureSnapshot::None
+    }
 
     /// Returns when a pass is needed even without an event. The pass has to postpone this time.
-    fn next_wakeup(&self) -> Option<Instant>;
+    fn next_wakeup(&self) -> Option<Instant> {
+        None
+    }
 }

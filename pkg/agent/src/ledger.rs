@@ -204,6 +204,11 @@ impl AttachmentLedger {
         self.released.contains_key(&(uid.clone(), ip))
     }
 
+    /// Whether the pod with this UID released any address.
+    pub(crate) fn has_released_any(&self, uid: &PodUid) -> bool {
+        self.released.keys().any(|(released, _)| released == uid)
+    }
+
     /// Returns the pod that is enrolled with each address.
     ///
     /// `inherited` are the members that an earlier agent or a plugin left in the kernel: the API shows at most one address of a

@@ -12,9 +12,8 @@ use std::{
 
 use enrolment::{AmbientStanding, SkipReason};
 use model::{EventLevel, EventSubject, NOTICE_INTERVAL, Notice, Pod, PodName, PodUid};
-use pod_status::{CaptureState, CaptureStatus, Evidence, Redirection, RulesEvidence};
+use pod_status::{CaptureState, CaptureStatus, Evidence, PodLife, Redirection, RulesEvidence};
 
-use crate::pod_life::life_from_phase;
 pub use bypass::RulesPlace;
 
 /// Subject of a notice about the node: the agent's pod, which people inspect first.
@@ -96,10 +95,11 @@ impl NoticeTracker {
         self.pods.remove(uid);
     }
 
-    /// Records a pod and its status. `why` is called for a pod that should be captured and is not.
+    /// Records a pod, the phase of its life and its status. `why` is called for a pod that should be captured and is not.
     pub(crate) fn observe_pod(
         &mut self,
         pod: &Pod,
+        life: PodLife,
         standing: &AmbientStanding,
         status: CaptureStatus,
         why: impl FnOnce() -> String,
@@ -111,19 +111,19 @@ impl NoticeTracker {
         }
         let new = || PodHistory { name: pod.name(), ..PodHistory::default() };
         let history = self.pods.entry(pod.metadata.uid.clone()).or_insert_with(new);
-        let runs = pod.status.phase == "Running";
+        let runs = life == PodLife::Running;
         // A ztunnel outage is reported for the node, not for each of its pods.
         let captured =
             status.state == CaptureState::Captured || status.annotation == Some(Redirection::Enabled);
         let notice = match (standing, status.state) {
             (AmbientStanding::Member { .. }, _) if captured => history.captured_now(),
-            // Reported by an Event of its own.
-            (AmbientStanding::Member { .. }, _) if self.bypasses.is_unstable(&pod.metadata.uid) => {
+            // Without traffic, or reported by an Event of its own.
+            (AmbientStanding::Member { .. }, _) if !runs || self.bypasses.is_unstable(&pod.metadata.uid) => {
                 history.missing = None;
                 None
             }
             // An unknown state is neither a fault of the pod nor the end of one; metrics and commands show it.
-            (AmbientStanding::Member { .. }, state) if runs && state != CaptureState::Unknown => {
+            (AmbientStanding::Member { .. }, state) if state != CaptureState::Unknown => {
                 history.missing_now(state == CaptureState::Held, why, now);
                 None
             }
@@ -141,21 +141,24 @@ impl NoticeTracker {
     }
 
     /// Records a pod after a failed pass: pods that were captured are assumed to be still, and others not.
-    pub(crate) fn observe_failure(&mut self, pod: &Pod, standing: &AmbientStanding, why: &str, now: Instant) {
+    pub(crate) fn observe_failure(
+        &mut self,
+        pod: &Pod,
+        life: PodLife,
+        standing: &AmbientStanding,
+        why: &str,
+        now: Instant,
+    ) {
         let before = self.pods.get(&pod.metadata.uid);
         if before.is_some_and(|history| history.captured && !has_ended(pod)) {
             return;
         }
-        let evidence = Evidence {
-            life: life_from_phase(pod),
-            rules: RulesEvidence::Absent { failing: true },
-            ..Evidence::UNKNOWN
-        };
+        let rules = RulesEvidence::Absent { failing: true };
         let status = match standing {
             AmbientStanding::Out(_) => CaptureStatus { state: CaptureState::Unknown, annotation: None },
-            _ => evidence.classify(),
+            _ => Evidence { life, rules, ..Evidence::UNKNOWN }.classify(),
         };
-        self.observe_pod(pod, standing, status, || why.to_owned(), now);
+        self.observe_pod(pod, life, standing, status, || why.to_owned(), now);
     }
 
     /// Reports the repair of rules that another component had changed. `what_is_redirected`: the traffic concerned, and its

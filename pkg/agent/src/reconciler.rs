@@ -76,6 +76,8 @@ pub(crate) struct PodArrival {
 /// Deletion of a sandbox, as reported by the plugin's DEL.
 #[derive(Debug)]
 pub(crate) struct SandboxEnd {
+    /// Pod that the runtime names; empty: unknown.
+    pub(crate) name: PodName,
     pub(crate) container: ContainerId,
     /// UID and addresses, for an agent that did not receive the ADD.
     pub(crate) attachment: PodAttachment,
@@ -204,7 +206,6 @@ pub struct Reconciler {
     observed_all: Option<Instant>,
     oldest: Option<Instant>,
     inbox: Receiver<ReconcilerMessage>,
-    started: Instant,
     /// Error that was logged last.
     logged: LastError,
     /// Containers that a GC could not release.
@@ -231,7 +232,6 @@ impl Reconciler {
             observed_all: None,
             oldest: None,
             inbox: inbox.receiver,
-            started: Instant::now(),
             logged: LastError::default(),
             unreleased: BTreeMap::new(),
         }
@@ -354,7 +354,7 @@ impl Reconciler {
 
     /// Logs changes only. Facts take a moment to arrive after each start, which is no failure.
     fn log_problem(&mut self, problem: Option<&str>) {
-        if problem.is_some() && !self.core.index.is_synced() && self.started.elapsed() < STARTING {
+        if problem.is_some() && !self.core.index.is_synced() && self.core.started.elapsed() < STARTING {
             return;
         }
         match problem {
@@ -422,8 +422,13 @@ impl Reconciler {
         reply: CaptureReply,
     ) -> Result<AddDecision, Box<PodArrival>> {
         let PodArrival { name, uid, ips, .. } = arrival.as_ref();
+        let is_outdated = self.core.may_be_outdated();
+        if let (true, Some((_, Some(namespace)))) = (is_outdated, &arrival.known) {
+            // Passes decide by the index: with its labels they would undo what this ADD does.
+            self.core.apply_fact(Fact::Namespace(Box::new(namespace.clone())));
+        }
         let arriving = self.core.find_arriving_pod(name, uid, ips);
-        arrival.outdated = arrival.known.is_none() && self.core.may_be_outdated();
+        arrival.outdated = arrival.known.is_none() && is_outdated;
         let known = arrival.known.take().or(arriving).filter(|_| !arrival.outdated);
         let Some(known) = known else { return Err(arrival) };
         let PodArrival { container, ips, network, netns, deadline, .. } = *arrival;
@@ -454,7 +459,11 @@ impl Reconciler {
     /// Handles the end of a sandbox. One whose ADD is unknown counts as that of its pod only if it had the pod's network namespace:
     /// it may be an earlier sandbox that the runtime cleans up.
     fn release_container(&mut self, end: SandboxEnd) -> CaptureResult {
-        let SandboxEnd { container, attachment, netns } = end;
+        let SandboxEnd { name, container, mut attachment, netns } = end;
+        // The runtime's UID of a static pod differs from that of the API, by which the agent knows the pod.
+        if let Some(pod) = self.core.index.pod(&name).filter(|pod| pod.has_runtime_uid(&attachment.uid)) {
+            attachment.uid.clone_from(&pod.metadata.uid);
+        }
         let is_known = self.core.ledger.has_container(&container);
         let gone = self.core.ledger.record_delete(&container, attachment);
         let is_last = self.core.ledger.added_addresses(&gone.uid).is_empty()
@@ -481,8 +490,12 @@ impl Reconciler {
         gone.extend(self.core.ledger.containers_not_in(network, attachments));
         let mut problems = Vec::new();
         for (container, attachment) in gone {
-            let end =
-                SandboxEnd { container: container.clone(), attachment: attachment.clone(), netns: None };
+            let end = SandboxEnd {
+                name: PodName::default(),
+                container: container.clone(),
+                attachment: attachment.clone(),
+                netns: None,
+            };
             if let Err(problem) = self.release_container(end) {
                 self.unreleased.insert(container, attachment);
                 problems.push(problem);

@@ -15,6 +15,7 @@ use std::{
 };
 
 use agent_protocol::{FORMER_FAILED, MAX_FAILURE, MAX_RECORD, MAX_SUCCESS, PodRecord, STAGED};
+use enrolment::SidecarRedirect;
 use hostfs::FileFingerprint;
 use rustix::fs::StatVfsMountFlags;
 
@@ -24,8 +25,6 @@ const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 const ABANDONED: Duration = Duration::from_secs(60);
 /// Maximum number of records, more than any node has pods. The newest are used; older ones are removed, unless their pod is alive.
 const MOST: usize = 2000;
-/// Decision code of a pod that is redirected to its sidecar.
-const SIDECAR: &str = "sidecar";
 
 /// Records of a directory, as last read.
 #[derive(Debug)]
@@ -233,7 +232,7 @@ fn decode_record(text: &[u8]) -> Option<PodRecord> {
     if text.len() <= bound {
         return Some(record);
     }
-    record.pod = record.pod.filter(|_| record.decision == SIDECAR);
+    record.pod = record.pod.filter(|_| record.decision == SidecarRedirect::CODE);
     if let Some(pod) = &mut record.pod {
         enrolment::facts::trim_to_sidecar(pod);
     }

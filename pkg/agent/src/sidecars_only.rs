@@ -1,12 +1,11 @@
 //! Mode of an agent without ambient mode, which captures nothing and only identifies pods for the plugin.
 
-use std::{net::IpAddr, time::Instant};
+use std::net::IpAddr;
 
 use model::{ContainerId, PodUid, Reason};
 
 use crate::{
-    AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot, PodAttachment, PodEnrolment,
-    ReconcileScope,
+    AgentState, CaptureMode, CaptureReply, CaptureResult, PodAttachment, PodEnrolment, ReconcileScope,
 };
 
 const OFF: &str = "ambient mode is off on this node";
@@ -18,10 +17,6 @@ pub struct SidecarsOnly;
 impl CaptureMode for SidecarsOnly {
     fn reconcile(&mut self, _: &mut AgentState, _: ReconcileScope) -> Result<Option<Reason>, Reason> {
         Ok(None)
-    }
-
-    fn is_awaited(&self) -> bool {
-        false
     }
 
     fn enrol_pod(&mut self, _: &mut AgentState, _: PodEnrolment, reply: CaptureReply) {
@@ -44,15 +39,5 @@ impl CaptureMode for SidecarsOnly {
 
     fn check_pod(&mut self, _: &mut AgentState, _: &PodUid, _: &[IpAddr], reply: CaptureReply) {
         drop(reply.send(Err(OFF.into())));
-    }
-
-    fn work_completed(&mut self, _: &mut AgentState) {}
-
-    fn capture_snapshot(&self) -> CaptureSnapshot {
-        CaptureSnapshot::None
-    }
-
-    fn next_wakeup(&self) -> Option<Instant> {
-        None
     }
 }

@@ -13,7 +13,7 @@ use netns::Netns;
 use node_plan::{DesiredState, ZtunnelFallback};
 use pod_capture::PodRulesSnapshot;
 use pod_identity::{Ambiguity, Witness};
-use pod_status::{CaptureState, Evidence};
+use pod_status::{CaptureState, Evidence, PodLife};
 use report::ChangeRecord;
 
 use crate::watch_health::StaleCollection;
@@ -52,8 +52,8 @@ pub struct KnownPod {
     pub standing: AmbientStanding,
     /// Addresses reported by the plugin.
     pub reported_ips: Vec<IpAddr>,
-    /// Whether the pod's sandbox was deleted and it has no other one.
-    pub ended: bool,
+    /// Phase of its life, by the API and by the DEL of its sandbox.
+    pub life: PodLife,
     /// Whether the API server's list lacks it, or shows it in an older state.
     pub unconfirmed: bool,
     /// State last reported, and since when; `None`: not reported yet, or unchanged since the agent started.
@@ -63,7 +63,7 @@ pub struct KnownPod {
 impl KnownPod {
     /// Whether the pod's sandbox was deleted and no other one will follow, so that the agent no longer decides on it.
     pub fn is_gone(&self) -> bool {
-        self.ended && (self.unconfirmed || self.pod.metadata.deleted.is_some())
+        self.life == PodLife::Ending && (self.unconfirmed || self.pod.metadata.deleted.is_some())
     }
 }
 

@@ -301,6 +301,7 @@ fn answer_request(
         }
         CniVerb::Del => {
             let end = SandboxEnd {
+                name: PodName { namespace: request.namespace, name: request.name },
                 container: request.container,
                 attachment: PodAttachment { uid: request.uid, ips: request.ips, network: request.network },
                 netns: with.netns.map(|netns| netns.id()),

@@ -138,7 +138,7 @@ impl InPodCapture {
             metrics,
             node: id,
             enrolled: BTreeMap::new(),
-            discovery: NetnsDiscovery::new(now),
+            discovery: NetnsDiscovery::default(),
             presence: ZtunnelPresence::new(now),
             started: now,
             exemption: ProbeExemption::new(probes, node_watch, now),
@@ -172,8 +172,9 @@ impl InPodCapture {
         self.discovery.is_complete.then(|| bare.count())
     }
 
-    fn validate_enrolment(&self, enrolment: &PodEnrolment) -> CaptureResult {
-        let Some(netns) = &enrolment.netns else {
+    /// Takes the network namespace out of a request that can be fulfilled.
+    fn take_netns(&self, enrolment: &mut PodEnrolment) -> Result<Netns, Reason> {
+        let Some(netns) = enrolment.netns.take() else {
             return Err("the request has no network namespace: the plugin is of another version".into());
         };
         if netns.id() == self.node {
@@ -182,7 +183,7 @@ impl InPodCapture {
         if !enrolment.attachment.ips.iter().any(|ip| self.chosen.captures(*ip)) {
             return Err("it has no address of a family that is captured".into());
         }
-        Ok(())
+        Ok(netns)
     }
 }
 
@@ -228,10 +229,10 @@ impl CaptureMode for InPodCapture {
     }
 
     fn enrol_pod(&mut self, state: &mut AgentState, mut enrolment: PodEnrolment, reply: CaptureReply) {
-        if let Err(why) = self.validate_enrolment(&enrolment) {
-            drop(reply.send(Err(why)));
-            return;
-        }
+        let netns = match self.take_netns(&mut enrolment) {
+            Ok(netns) => netns,
+            Err(why) => return drop(reply.send(Err(why))),
+        };
         // A probe that arrives before its exemption would be treated as traffic of the mesh.
         let PodAttachment { uid, ips, .. } = enrolment.attachment.clone();
         let probes = &mut self.exemption.probes;
@@ -253,7 +254,7 @@ impl CaptureMode for InPodCapture {
         enrolled_pod.ips = ips;
         enrolled_pod.waiting.push(reply);
         let opens = enrolled_pod.open_or_close(is_unavailable);
-        let netns = enrolment.netns.take().map(|netns| enrolled_pod.set_netns(netns, Witness::Add));
+        let netns = enrolled_pod.set_netns(netns, Witness::Add);
         state.ledger.record_add(&enrolment.container, enrolment.attachment);
         if opens {
             self.handle_pod_event(&uid, PodEvent::Opened(is_unavailable));

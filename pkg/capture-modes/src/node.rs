@@ -17,7 +17,7 @@ use std::{
     time::Instant,
 };
 
-use model::{Family, Pod, PodUid};
+use model::{Family, PodUid};
 use node_capture::{EnrolledMembers, NodePath, ZtunnelWatcher};
 use node_plan::{DesiredState, ObservedState, ZtunnelFallback};
 use pod_status::{Evidence, ProxyEvidence, RulesEvidence, lifecycle::Stability};
@@ -27,9 +27,7 @@ use crate::{
     node_watch::{NodeDrift, NodeNotice, NodeObjects, NodeWatch},
     settings::CaptureSettings,
 };
-use agent::{
-    AgentHandle, AgentState, CaptureReply, CaptureResult, PodAttachment, RulesPlace, life_from_phase,
-};
+use agent::{AgentHandle, AgentState, CaptureReply, CaptureResult, PodAttachment, RulesPlace};
 
 pub use uninstall::observe_installed;
 pub(crate) use uninstall::{is_installed, uninstall};
@@ -180,12 +178,12 @@ fn report_status(
 ) {
     state.report_pods(
         None,
-        |pod, ips| {
+        |pod, life, ips| {
             let Some(ips) = ips else { return Evidence::OUTSIDE.classify() };
             let redirected = is_redirected(ips, &pod.metadata.uid, desired, observed);
             let is_served = ips.iter().all(|ip| desired.active_for(Family::from_ip(*ip)).is_some());
             let evidence = Evidence {
-                life: life_from_phase(pod),
+                life,
                 rules: match redirected {
                     true if is_unstable => RulesEvidence::Unstable,
                     true => RulesEvidence::Verified,
@@ -219,10 +217,9 @@ fn report_unstable(state: &mut AgentState, desired: &DesiredState, what: (&str, 
 
 /// Reports the state of all pods of the mesh as unknown, because passes fail.
 fn report_unobserved(state: &mut AgentState, problem: &str) {
-    let unobserved = |pod: &Pod| Evidence { life: life_from_phase(pod), ..Evidence::UNKNOWN }.classify();
     state.report_pods(
         None,
-        |pod, ips| ips.map_or_else(|| Evidence::OUTSIDE.classify(), |_| unobserved(pod)),
+        |_, life, ips| ips.map_or(Evidence::OUTSIDE, |_| Evidence { life, ..Evidence::UNKNOWN }).classify(),
         |_| problem.to_owned(),
     );
 }

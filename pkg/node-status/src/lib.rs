@@ -119,7 +119,7 @@ impl NodeInspector {
             && let Some(enrolled_pod) = enrolled.get(&pod.uid)
         {
             let known = snapshot.pods.iter().find(|known| known.pod.metadata.uid == pod.uid);
-            let life = known.map_or(PodLife::Ending, pods::pod_life);
+            let life = known.map_or(PodLife::Ending, |known| known.life);
             let node = self.in_node(|| inpod::node_sources(&pod.ips))?;
             inpod::verify_rules(enrolled_pod, chosen, &settings.tools, life, &node, pod);
         }

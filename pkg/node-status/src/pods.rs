@@ -6,12 +6,12 @@ mod ztunnels;
 
 use std::collections::BTreeMap;
 
-use agent::{AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod, life_from_phase};
+use agent::{AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod};
 use capture_modes::CaptureSettings;
 use enrolment::{
     AmbientStanding, EnrolmentPolicy, SidecarRedirect, SkipReason, ambient::AMBIENT_REDIRECTION,
 };
-use model::PodUid;
+use model::{Pod, PodUid};
 use node_plan::ZtunnelFallback;
 use pod_status::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
 use report::{CaptureState, PodState, RedirectionMode, StateReason, ZtunnelView};
@@ -22,7 +22,7 @@ use node_network::add_missing_probes;
 use outside::judge_without_ambient;
 
 pub(super) use node_network::{NodeNetwork, judge_on_node};
-pub(super) use outside::{SidecarDecision, decide_sidecar};
+pub(super) use outside::{decide_sidecar, sidecar_reason};
 pub(super) use ztunnels::ztunnel_states;
 
 /// Redirection parameters of pods with a sidecar, by UID.
@@ -45,7 +45,7 @@ impl PodContext<'_> {
     pub(super) fn pod_state(&self, known: &KnownPod, redirects: &mut PodRedirects) -> PodState {
         let mut shown = pod_from_api(known);
         let is_deleted = known.pod.metadata.deleted.is_some();
-        if known.ended && is_deleted {
+        if known.life == PodLife::Ending && is_deleted {
             shown.reason = StateReason {
                 code: SkipReason::Terminated.code().to_owned(),
                 message: "its containers have ended, and the API server is about to remove it".to_owned(),
@@ -53,7 +53,7 @@ impl PodContext<'_> {
             shown.capture = Evidence::OUTSIDE.classify().state;
             return shown;
         }
-        let mut evidence = Evidence { life: pod_life(known), ..Evidence::OUTSIDE };
+        let mut evidence = Evidence { life: known.life, ..Evidence::OUTSIDE };
         match (&known.standing, &self.snapshot.capture) {
             (AmbientStanding::Out(_), _) => {
                 let redirect = judge_without_ambient(known, self.policy, &mut shown, &mut evidence);
@@ -130,7 +130,7 @@ fn pod_from_api(known: &KnownPod) -> PodState {
         uid: meta.uid.clone(),
         ips,
         phase: known.pod.status.phase.clone(),
-        created_at: Some(meta.created.clone()).filter(|created| !created.is_empty()),
+        created_at: creation_time(&known.pod),
         reason: state_reason(&known.standing),
         redirection_annotation: meta.annotations.get(AMBIENT_REDIRECTION).cloned(),
         unconfirmed: known.unconfirmed.then(|| DOUBT.to_owned()),
@@ -138,9 +138,9 @@ fn pod_from_api(known: &KnownPod) -> PodState {
     }
 }
 
-/// Returns the phase of its life, by the API server and its sandbox.
-pub(super) fn pod_life(known: &KnownPod) -> PodLife {
-    if known.ended { PodLife::Ending } else { life_from_phase(&known.pod) }
+/// Returns when the pod was created, by the API server; `None`: unknown.
+pub(super) fn creation_time(pod: &Pod) -> Option<String> {
+    Some(pod.metadata.created.clone()).filter(|created| !created.is_empty())
 }
 
 pub(super) fn state_reason(standing: &AmbientStanding) -> StateReason {

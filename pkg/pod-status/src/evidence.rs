@@ -25,7 +25,7 @@ pub enum PodLife {
     Starting,
     /// The pod's containers run.
     Running,
-    /// The pod's sandbox was deleted, and its API object is about to be: it has no traffic.
+    /// The pod's sandbox was deleted, and it has no other one: it has no traffic.
     Ending,
 }
 

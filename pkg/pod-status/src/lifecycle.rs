@@ -61,8 +61,8 @@ pub struct Lifecycle<N> {
     announced: bool,
     /// Whether the pod's namespace was found with our rules in it.
     adopted: bool,
-    /// Namespace in which ztunnel serves it.
-    served: Option<N>,
+    /// Whether ztunnel serves it in its current namespace.
+    served: bool,
     refused: Option<Reason>,
     /// Whether its rules let its traffic pass, because no ztunnel is available.
     open: bool,
@@ -103,7 +103,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             marked: annotation.is_some_and(|value| Redirection::VALUES.contains(&value)),
             announced: annotation.is_some() && annotation == Redirection::Enabled.annotation_value(),
             adopted: false,
-            served: None,
+            served: false,
             refused: None,
             open: false,
             deadline: None,
@@ -130,7 +130,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         match self.rules {
             _ if self.leaving => Some(PodAction::Release),
             RulesState::Absent => Some(PodAction::Capture),
-            RulesState::Applied if self.is_served() => Some(PodAction::Observe),
+            RulesState::Applied if self.served => Some(PodAction::Observe),
             _ => (now >= self.observe).then_some(PodAction::Observe),
         }
     }
@@ -177,8 +177,8 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 RulesState::Verified => RulesEvidence::Verified,
             },
             proxy: match () {
-                () if self.is_served() && served && !self.open => ProxyEvidence::Serves,
-                () if self.is_served() => ProxyEvidence::Unavailable,
+                () if self.served && served && !self.open => ProxyEvidence::Serves,
+                () if self.served => ProxyEvidence::Unavailable,
                 () if self.announced => ProxyEvidence::Announced,
                 () => ProxyEvidence::Absent,
             },
@@ -202,11 +202,6 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     pub fn is_settled(&self) -> bool {
         let is_verified = self.rules == RulesState::Verified && self.problem.is_none();
         is_verified && self.stability.recheck_delay().is_none()
-    }
-
-    /// Whether ztunnel serves it in its current namespace.
-    pub fn is_served(&self) -> bool {
-        self.served.is_some() && self.served == self.netns
     }
 
     /// Whether the pod's rules were removed repeatedly, and have not been observed in place twice in a row since.

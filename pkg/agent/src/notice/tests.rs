@@ -26,6 +26,10 @@ fn pod(name: &str, phase: &str) -> Pod {
     pod
 }
 
+fn shown_life(pod: &Pod) -> PodLife {
+    if pod.status.phase == "Running" { PodLife::Running } else { PodLife::Starting }
+}
+
 fn member(is: CaptureStatus) -> Look {
     (AmbientStanding::Member { reason: EnrolmentReason::NamespaceLabel, ips: vec![] }, is)
 }
@@ -56,9 +60,19 @@ impl Desk {
     }
 
     /// Runs one pass over one pod; returns the reported reasons.
-    fn turn(&mut self, second: u64, pod: &Pod, (standing, is): &Look) -> Vec<&'static str> {
+    fn turn(&mut self, second: u64, pod: &Pod, look: &Look) -> Vec<&'static str> {
+        self.observe_life(second, pod, shown_life(pod), look)
+    }
+
+    fn observe_life(
+        &mut self,
+        second: u64,
+        pod: &Pod,
+        life: PodLife,
+        (standing, is): &Look,
+    ) -> Vec<&'static str> {
         let now = self.at(second);
-        self.notices.observe_pod(pod, standing, *is, || "a tool failed".to_owned(), now);
+        self.notices.observe_pod(pod, life, standing, *is, || "a tool failed".to_owned(), now);
         self.notices.retain_pods(|uid| *uid == pod.metadata.uid);
         self.reasons(second)
     }
@@ -67,7 +81,7 @@ impl Desk {
     fn fail(&mut self, second: u64, looks: &[(&Pod, Look)]) {
         for (pod, look) in looks {
             let now = self.at(second);
-            self.notices.observe_failure(pod, &look.0, "no tool", now);
+            self.notices.observe_failure(pod, shown_life(pod), &look.0, "no tool", now);
         }
         self.notices.retain_pods(|uid| looks.iter().any(|(pod, _)| pod.metadata.uid == *uid));
     }
@@ -447,4 +461,14 @@ fn a_pod_whose_rules_are_removed_repeatedly_has_no_other_event_for_it() {
     assert_eq!(desk.turn(60, &pod, &member(UNSTABLE)), [""; 0]);
     desk.notices.clear_unstable(&pod.metadata.uid);
     assert_eq!(desk.turn(70, &pod, &member(CAPTURED)), [""; 0]);
+}
+
+#[test]
+fn a_pod_without_a_sandbox_bypasses_nothing() {
+    let (mut desk, web) = (Desk::new(), pod("web", "Running"));
+    assert_eq!(desk.turn(0, &web, &member(BYPASSING)), [""; 0]);
+    assert_eq!(desk.observe_life(5, &web, PodLife::Ending, &member(STARTING)), [""; 0]);
+    assert_eq!(desk.reasons(60), [""; 0]);
+    let _ = desk.turn(60, &web, &member(BYPASSING));
+    assert_eq!(desk.reasons(75), ["BypassesMesh"], "it has another one");
 }

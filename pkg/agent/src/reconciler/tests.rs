@@ -1,11 +1,13 @@
-//! Time of the next pass.
+//! Time of the next pass, and decisions on calls.
 
 use std::sync::Mutex;
 
+use enrolment::{AmbientStanding, WatchedCollection};
+use pod_status::PodLife;
 use prometheus_client::registry::Registry;
 
 use super::*;
-use crate::{CaptureSnapshot, MeshPodMetrics, SidecarsOnly};
+use crate::{MeshPodMetrics, SidecarsOnly};
 
 /// Mode whose passes have this result, with the time at which a change by another component is to be observed, and whether a
 /// request waits. The pod with UID `stuck` cannot be released.
@@ -38,12 +40,6 @@ impl CaptureMode for TroubledMode {
     }
 
     fn check_pod(&mut self, _: &mut AgentState, _: &PodUid, _: &[IpAddr], _: CaptureReply) {}
-
-    fn work_completed(&mut self, _: &mut AgentState) {}
-
-    fn capture_snapshot(&self) -> CaptureSnapshot {
-        CaptureSnapshot::None
-    }
 
     fn next_wakeup(&self) -> Option<Instant> {
         *self.1.lock().unwrap()
@@ -141,4 +137,116 @@ fn garbage_is_collected_past_a_container_that_cannot_be_released_which_the_next_
     }
     assert!(reconciler.core.ledger.has_container(&"c".into()));
     assert_eq!(reconciler.collect_garbage("other", &BTreeSet::new()), Ok(()));
+}
+
+fn web_pod() -> Pod {
+    let mut pod = Pod::default();
+    pod.metadata.namespace = "shop".to_owned();
+    pod.metadata.name = "web".to_owned();
+    pod.metadata.uid = "u1".into();
+    pod
+}
+
+fn shop_namespace(mode: &str) -> Namespace {
+    let mut namespace = Namespace::default();
+    namespace.metadata.name = "shop".to_owned();
+    namespace.metadata.labels.insert("istio.io/dataplane-mode".to_owned(), mode.to_owned());
+    namespace
+}
+
+#[test]
+fn passes_decide_by_the_namespace_that_an_add_was_decided_by_while_its_watch_fails() {
+    for fails in [true, false] {
+        let mode = TroubledMode(Ok(None), Arc::default(), false);
+        let (mut reconciler, _) = reconciler(Box::new(mode));
+        reconciler.reconcile_if_due();
+        synchronize(&mut reconciler);
+        let core = &mut reconciler.core;
+        core.apply_fact(Fact::Namespace(Box::new(shop_namespace("none"))));
+        core.apply_fact(Fact::Pod(Box::new(web_pod())));
+        if fails {
+            core.apply_fact(Fact::Watched(WatchedCollection::Namespaces, Err("refused".to_owned())));
+        }
+        let arrival = PodArrival {
+            name: web_pod().name(),
+            uid: "u1".into(),
+            container: "c1".into(),
+            ips: vec![IpAddr::from([10, 1, 0, 1])],
+            network: String::new(),
+            netns: None,
+            deadline: Instant::now(),
+            known: Some((Box::new(web_pod()), Some(shop_namespace("ambient")))),
+            outdated: false,
+        };
+        let (reply, _answer) = mpsc::channel();
+        let decided = reconciler.process_add(Box::new(arrival), reply).unwrap();
+        assert!(decided.membership.is_ok());
+        let standing = reconciler.core.pod_standing(&web_pod());
+        assert_eq!(matches!(standing, AmbientStanding::Pending(_)), fails, "{standing:?}");
+    }
+}
+
+#[test]
+fn a_call_without_a_uid_is_about_no_pod_that_has_ended_or_is_about_to() {
+    let (mut reconciler, _) = reconciler(Box::new(SidecarsOnly));
+    let core = &mut reconciler.core;
+    core.apply_fact(Fact::Namespace(Box::new(shop_namespace("ambient"))));
+    let being_deleted = Some("2026-01-01T00:00:00Z");
+    for (phase, deleted, is_meant) in
+        [("Running", None, true), ("Failed", None, false), ("Running", being_deleted, false)]
+    {
+        let mut pod = web_pod();
+        pod.status.phase = phase.to_owned();
+        pod.metadata.deleted = deleted.map(str::to_owned);
+        core.apply_fact(Fact::Pod(Box::new(pod)));
+        let is_known = |uid: &str| core.find_known_pod(&web_pod().name(), &uid.into()).is_some();
+        assert_eq!((is_known(""), is_known("u1")), (is_meant, true), "{phase} {deleted:?}");
+    }
+}
+
+#[test]
+fn a_pod_whose_last_sandbox_was_deleted_has_no_traffic_until_its_next_add() {
+    let (mut reconciler, _) = reconciler(Box::new(TroubledMode(Ok(None), Arc::default(), false)));
+    let mut pod = web_pod();
+    pod.status.phase = "Running".to_owned();
+    let ips = vec![IpAddr::from([10, 1, 0, 1])];
+    let attachment = PodAttachment { uid: "u1".into(), ips, network: String::new() };
+    reconciler.core.ledger.record_add(&"c1".into(), attachment.clone());
+    assert_eq!(reconciler.core.pod_life(&pod), PodLife::Running);
+    let end = SandboxEnd { name: pod.name(), container: "c1".into(), attachment, netns: None };
+    assert_eq!(reconciler.release_container(end), Ok(()));
+    for (shown, life) in [("10.1.0.1", PodLife::Ending), ("10.1.0.2", PodLife::Running)] {
+        pod.status.pod_ip = shown.to_owned();
+        assert_eq!(
+            reconciler.core.pod_life(&pod),
+            life,
+            "the plugin may have enrolled another sandbox alone"
+        );
+    }
+    reconciler.core.record_sandbox_start(&pod);
+    assert_eq!(reconciler.core.pod_life(&pod), PodLife::Running);
+}
+
+/// UID of a static pod for the runtime.
+const HASH: &str = "0123456789abcdef0123456789abcdef";
+
+/// The end of a sandbox whose ADD is unknown.
+fn sandbox_end(name: PodName) -> SandboxEnd {
+    let ips = vec![IpAddr::from([10, 1, 0, 1])];
+    let attachment = PodAttachment { uid: HASH.into(), ips, network: String::new() };
+    SandboxEnd { name, container: "c1".into(), attachment, netns: None }
+}
+
+#[test]
+fn the_end_of_a_static_pod_that_an_earlier_agent_added_is_that_of_the_pod_in_the_api() {
+    let (mut reconciler, _) = reconciler(Box::new(TroubledMode(Ok(None), Arc::default(), false)));
+    let mut pod = web_pod();
+    pod.metadata.uid = "stuck".into();
+    for annotation in [model::CONFIG_HASH, model::CONFIG_MIRROR] {
+        pod.metadata.annotations.insert(annotation.to_owned(), HASH.to_owned());
+    }
+    reconciler.core.apply_fact(Fact::Pod(Box::new(pod.clone())));
+    let other = PodName { name: "other".to_owned(), ..pod.name() };
+    assert_eq!(reconciler.release_container(sandbox_end(other)), Ok(()));
+    assert_eq!(reconciler.release_container(sandbox_end(pod.name())), Err("[10.1.0.1]".into()));
 }

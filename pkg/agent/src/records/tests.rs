@@ -193,7 +193,7 @@ fn a_record_of_the_version_before_is_cut_to_what_this_one_would_keep() {
     let annotations = [("a".to_owned(), "\u{1}".repeat(40_000))].into();
     let metadata = ObjectMeta { annotations, uid: "0123".into(), ..ObjectMeta::default() };
     let pod = Some(Box::new(Pod { metadata, ..Pod::default() }));
-    for decision in [SIDECAR, "namespace-label"] {
+    for decision in [SidecarRedirect::CODE, "namespace-label"] {
         let record = PodRecord { decision: decision.to_owned(), pod: pod.clone(), ..PodRecord::default() };
         fixture.put_record(decision, &record, now);
     }

@@ -11,7 +11,7 @@ use model::{ContainerId, ExistingConnections, NetworkPrivilege, Pod, PodName, Po
 use netns::{Netns, NetnsId};
 use netns_changes::{Change, NetnsDisturbance, NetnsWatch};
 use pod_capture::PodRulesSnapshot;
-use pod_identity::{AmbiguityStreak, Witness};
+use pod_identity::{AmbiguityStreak, PodIds, Witness};
 use pod_status::{
     Evidence, PodLife,
     lifecycle::{AgentTime, Lifecycle, OBSERVE, RulesState},
@@ -32,6 +32,8 @@ pub(super) const JOINED: &str = "joined the mesh";
 #[derive(Debug)]
 pub(super) struct EnrolledPod {
     pub(super) name: PodName,
+    /// Hash of its manifest, if it is static.
+    manifest_hash: Option<PodUid>,
     pub(super) service_account: String,
     pub(super) ips: Vec<IpAddr>,
     pub(super) options: rules::inpod::PodOptions,
@@ -89,6 +91,7 @@ impl EnrolledPod {
     ) -> EnrolledPod {
         EnrolledPod {
             name: pod.name(),
+            manifest_hash: pod.manifest_hash(),
             service_account: pod.spec.service_account_name.clone(),
             ips: pod.status.ips(),
             options,
@@ -184,6 +187,12 @@ impl EnrolledPod {
     /// Returns whether the pod ends with a container. `is_last`: no other container of the pod is known.
     pub(super) fn ends_with(&self, container: &ContainerId, is_last: bool) -> bool {
         self.container == *container || (self.container.is_empty() && is_last)
+    }
+
+    /// Returns what identifies the pod to the container runtime.
+    pub(super) fn to_ids(&self, uid: &PodUid) -> PodIds {
+        let (name, manifest_hash) = (self.name.clone(), self.manifest_hash.clone());
+        PodIds { name, uid: uid.clone(), manifest_hash }
     }
 
     pub(super) fn to_workload(&self, uid: &PodUid) -> Workload {

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use enrolment::{AmbientStanding, SkipReason, ambient::has_sidecar};
+use enrolment::{AmbientStanding, FactIndex, SkipReason, ambient::has_sidecar};
 use model::{Pod, PodUid, Reason};
 use netns::NetnsId;
 use pod_capture::{NetnsAnswer, NetnsMatch, NetnsQuery};
@@ -15,6 +15,7 @@ use tracing::warn;
 
 use super::{
     InPodCapture,
+    enrolled_pod::EnrolledPod,
     search_schedule::{SOON, SearchSchedule},
     worker::{CaptureJob, DiscoveryResult},
     ztunnel_netns::ZtunnelNamespaces,
@@ -22,7 +23,7 @@ use super::{
 use agent::AgentState;
 
 /// State of netns discovery.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct NetnsDiscovery {
     /// Whether a search is in progress.
     pub(super) is_running: bool,
@@ -43,22 +44,6 @@ pub(super) struct NetnsDiscovery {
     pub(super) is_complete: bool,
     /// Error of the last search, if it failed.
     pub(super) problem: Option<Reason>,
-}
-
-impl NetnsDiscovery {
-    pub(super) fn new(now: Instant) -> NetnsDiscovery {
-        NetnsDiscovery {
-            is_running: false,
-            sought: None,
-            processes: SearchSchedule::new(now),
-            records: SearchSchedule::new(now),
-            ztunnels: ZtunnelNamespaces::new(now),
-            unplaced: BTreeSet::new(),
-            suspects: BTreeSet::new(),
-            is_complete: false,
-            problem: None,
-        }
-    }
 }
 
 impl InPodCapture {
@@ -126,7 +111,7 @@ impl InPodCapture {
         }
         self.discovery.is_running = true;
         self.discovery.sought = by_processes.then_some(sought);
-        let pods = KnownPods::new(state.index.pods().map(PodIds::from));
+        let pods = collect_known_pods(&state.index, &self.enrolled);
         self.workers
             .send_job(CaptureJob::DiscoverNetns { pods, processes, records }, !self.discovery.is_complete);
     }
@@ -265,6 +250,14 @@ impl InPodCapture {
     }
 }
 
+/// Returns all pods of the node: those that the API shows, and those that were added and that it does not show, as while
+/// its watch fails. Without the latter, their processes would be nobody's, and they would count as ended.
+fn collect_known_pods(index: &FactIndex, enrolled: &BTreeMap<PodUid, EnrolledPod>) -> KnownPods {
+    let shown: BTreeSet<&PodUid> = index.pods().map(|pod| &pod.metadata.uid).collect();
+    let added = enrolled.iter().filter(|(uid, _)| !shown.contains(uid));
+    KnownPods::new(index.pods().map(PodIds::from).chain(added.map(|(uid, pod)| pod.to_ids(uid))))
+}
+
 /// Returns whether the pod is outside of the mesh, and may have left it while no agent ran.
 pub(super) fn is_suspect(state: &AgentState, pod: &Pod) -> bool {
     // Others have no namespace of their own, or no longer, or are never captured, and chains of a sidecar have the same names. Their
@@ -276,4 +269,32 @@ pub(super) fn is_suspect(state: &AgentState, pod: &Pod) -> bool {
     // Labels of an unknown namespace may arrive later.
     let is_other = |reason| matches!(reason, SkipReason::NamespaceUnknown | SkipReason::Terminated);
     is_possible && matches!(state.pod_standing(pod), AmbientStanding::Out(reason) if !is_other(reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use enrolment::Fact;
+    use model::ExistingConnections;
+    use pod_identity::ProcessOwner;
+    use pod_status::lifecycle::AgentTime;
+
+    use super::*;
+
+    /// As while the watch of pods fails.
+    #[test]
+    fn the_processes_of_a_pod_that_was_added_are_its_own_before_the_api_shows_it() {
+        let uid = PodUid::from("2a1b3c4d-5e6f-7081-92a3-b4c5d6e7f809");
+        let mut pod = Pod::default();
+        pod.metadata.uid = uid.clone();
+        let (options, mut index) = (Default::default(), FactIndex::default());
+        let added = EnrolledPod::new(&pod, options, ExistingConnections::Keep, None, AgentTime::ZERO);
+        let enrolled = BTreeMap::from([(uid.clone(), added)]);
+        let owner = |index: &FactIndex| {
+            collect_known_pods(index, &enrolled).process_owner(&format!("0::/kubepods/pod{uid}/1"))
+        };
+        let expected = ProcessOwner::Pod { uid: uid.clone(), nested: false };
+        assert_eq!(owner(&index), expected);
+        index.apply(Fact::Pod(Box::new(pod)));
+        assert_eq!(owner(&index), expected, "it is not another one");
+    }
 }

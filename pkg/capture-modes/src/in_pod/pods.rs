@@ -50,7 +50,14 @@ impl InPodCapture {
             PodAction::Capture | PodAction::Observe | PodAction::Release => self.queue_job(uid, &action),
             // ztunnel is sent the pod once its rules are in place, and its removal once they have been removed:
             // earlier, its traffic would be redirected to ports where nothing listens.
-            PodAction::Serve => self.hub.set_workload(enrolled_pod.to_workload(uid)),
+            PodAction::Serve => {
+                let netns = enrolled_pod.netns_id();
+                self.hub.set_workload(enrolled_pod.to_workload(uid));
+                // A pod that is back in an earlier namespace, which ztunnel still serves, is not acknowledged again.
+                if let Some(netns) = netns.filter(|_| self.hub.is_served(uid)) {
+                    self.handle_pod_event(uid, PodEvent::Accepted(netns));
+                }
+            }
             PodAction::Answer(result) => {
                 if let Err(error) = &result {
                     warn!(target: "ambient", %namespace, pod = %name, %error, "pod could not be enrolled");

@@ -19,7 +19,7 @@ use tracing::info;
 use zds::ZtunnelPod;
 
 use super::{EnrolledPod, InPodCapture, worker::CaptureJob};
-use agent::{AgentState, ChangedPods, ReconcileScope, life_from_phase};
+use agent::{AgentState, ChangedPods, ReconcileScope};
 
 /// Maximum number of verifications at the same time, of slow pods and of others: a pass after a long pause must not start all of them.
 const MOST_VERIFICATIONS: usize = 16;
@@ -355,8 +355,7 @@ impl InPodCapture {
     fn report_status(&self, state: &mut AgentState, only: Option<&ChangedPods>) {
         state.report_pods(
             only,
-            |pod, ips| {
-                let life = life_from_phase(pod);
+            |pod, life, ips| {
                 let evidence = match (self.enrolled.get(&pod.metadata.uid), ips) {
                     (Some(enrolled_pod), _) => {
                         enrolled_pod.evidence(life, self.hub.is_served(&pod.metadata.uid))

@@ -17,12 +17,14 @@ pub(super) struct SearchSchedule {
     attempts: Attempts,
 }
 
-impl SearchSchedule {
-    /// Creates a schedule whose first search is due immediately.
-    pub(super) fn new(now: Instant) -> SearchSchedule {
-        SearchSchedule { next: now, attempts: BACKOFF.start_attempts() }
+impl Default for SearchSchedule {
+    /// Returns a schedule whose first search is due immediately.
+    fn default() -> SearchSchedule {
+        SearchSchedule { next: Instant::now(), attempts: BACKOFF.start_attempts() }
     }
+}
 
+impl SearchSchedule {
     pub(super) fn is_due(&self) -> bool {
         Instant::now() >= self.next
     }

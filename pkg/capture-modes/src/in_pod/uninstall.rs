@@ -9,7 +9,7 @@ use std::{
 
 use model::Family;
 use netns::{Netns, NetnsId};
-use pod_capture::{NodeProbes, is_captured, process_netns, release_pod};
+use pod_capture::{NodeProbes, captured_families, process_netns, release_pod};
 
 use crate::{settings::CaptureConfig, settings::CaptureSettings};
 
@@ -48,9 +48,10 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     }
     match pod_netns(proc, directory) {
         Ok(pods) => {
-            let failed = side_by_side(pods.values(), |netns| match is_captured(netns, &config) {
-                Ok(true) => release_pod(netns, &config, &settings.tools).err(),
-                captured => captured.err(),
+            let failed = side_by_side(pods.values(), |netns| match captured_families(netns, &config) {
+                Ok(families) if families.is_empty() => None,
+                Ok(_) => release_pod(netns, &config, &settings.tools).err(),
+                Err(error) => Some(error),
             });
             problems.extend(failed.iter().map(|error| format!("a pod's rules: {error}")));
         }

@@ -13,13 +13,13 @@ use tracing::{info, warn};
 use super::search_schedule::SearchSchedule;
 
 /// The ztunnel pods with their namespaces, as far as these are known, and the time of the next search.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ZtunnelNamespaces {
     pods: BTreeMap<PodUid, ZtunnelPlace>,
     schedule: SearchSchedule,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct ZtunnelPlace {
     ips: Vec<IpAddr>,
     /// Held open, so that the kernel does not reuse its number for another namespace.
@@ -29,17 +29,12 @@ struct ZtunnelPlace {
 }
 
 impl ZtunnelNamespaces {
-    pub(super) fn new(now: Instant) -> ZtunnelNamespaces {
-        ZtunnelNamespaces { pods: BTreeMap::new(), schedule: SearchSchedule::new(now) }
-    }
-
     /// Sets the ztunnel pods that have a network namespace of their own, with their addresses. A new pod, and one whose
     /// addresses changed, is searched for immediately.
     pub(super) fn set_pods(&mut self, pods: BTreeMap<PodUid, Vec<IpAddr>>) {
         self.pods.retain(|uid, _| pods.contains_key(uid));
         for (uid, ips) in pods {
-            let fresh = ZtunnelPlace { ips: Vec::new(), netns: None, reported: false };
-            let place = self.pods.entry(uid).or_insert(fresh);
+            let place = self.pods.entry(uid).or_default();
             if place.ips != ips {
                 place.ips = ips;
                 self.schedule.schedule_within(Duration::ZERO, false);
@@ -120,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_search_is_due_at_once_for_a_new_pod_and_for_other_addresses() {
-        let mut namespaces = ZtunnelNamespaces::new(Instant::now());
+        let mut namespaces = ZtunnelNamespaces::default();
         assert!(!namespaces.is_due(), "there is none");
         namespaces.set_pods(BTreeMap::from([("a".into(), Vec::new())]));
         assert!(!namespaces.is_due(), "it has no address yet");
@@ -141,7 +136,7 @@ mod tests {
 
     #[test]
     fn one_that_is_not_found_is_searched_for_again_and_one_that_goes_is_forgotten() {
-        let mut namespaces = ZtunnelNamespaces::new(Instant::now());
+        let mut namespaces = ZtunnelNamespaces::default();
         namespaces.set_pods(pods(&[("a", 1), ("b", 2)]));
         namespaces.apply_answers(Some(&mut BTreeMap::from([found("a")])));
         let soon = namespaces.next_discovery().unwrap();

@@ -8,6 +8,7 @@ use agent::{
 };
 use enrolment::{Fact, WatchedCollection, inpod::PodOptionPolicy};
 use model::ObjectMeta;
+use pod_status::PodLife;
 use prometheus_client::registry::Registry;
 use proptest::{
     option,
@@ -298,7 +299,7 @@ fn a_pod_whose_sandbox_is_gone_for_good_is_left_out() {
             namespace: None,
             standing: AmbientStanding::Out(SkipReason::NotLabelled),
             reported_ips: Vec::new(),
-            ended,
+            life: if ended { PodLife::Ending } else { PodLife::Running },
             unconfirmed: false,
             since: None,
         };

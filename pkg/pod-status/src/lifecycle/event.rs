@@ -10,7 +10,7 @@ pub enum PodEvent<N> {
     /// The plugin's ADD waits for a response until the deadline.
     Added {
         /// Namespace passed by the plugin.
-        netns: Option<N>,
+        netns: N,
         /// Time after which the ADD has failed without a response.
         deadline: AgentTime,
     },

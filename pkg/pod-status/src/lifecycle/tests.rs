@@ -19,7 +19,7 @@ fn failure() -> Reason {
 }
 
 fn added(netns: u8) -> PodEvent<u8> {
-    PodEvent::Added { netns: Some(netns), deadline: seconds(7) }
+    PodEvent::Added { netns, deadline: seconds(7) }
 }
 
 /// The pod after these events, and the actions for the last one.
@@ -56,12 +56,6 @@ fn each_event_leads_to_its_actions_and_its_state() {
     let closed = [PodEvent::Captured(HERE, Ok(true)), PodEvent::Opened(false)];
     let cases = [
         ("an ADD comes", vec![added(HERE)], vec![Capture], Pending),
-        (
-            "an ADD without a namespace",
-            vec![PodEvent::Added { netns: None, deadline: seconds(7) }],
-            vec![],
-            Pending,
-        ),
         ("its rules are made", applied.to_vec(), vec![Serve], Pending),
         ("ztunnel serves it", served.clone(), vec![Answer(Ok(()))], Captured),
         ("its rules are seen", verified.clone(), vec![Announce], Captured),
@@ -79,6 +73,14 @@ fn each_event_leads_to_its_actions_and_its_state() {
             Unknown,
         ),
         ("ztunnel acknowledges it again", then(&verified, PodEvent::Accepted(HERE)), vec![], Captured),
+        ("its sandbox before is accepted late", then(&verified, PodEvent::Accepted(THERE)), vec![], Captured),
+        (
+            "its third namespace has the number of its first, in which ztunnel served it",
+            [&verified[..], &[found(THERE, false), found(HERE, false), PodEvent::Captured(HERE, Ok(true))]]
+                .concat(),
+            vec![Serve],
+            Held,
+        ),
         (
             "a second ADD of a captured pod",
             then(&verified, added(HERE)),
@@ -451,7 +453,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let netns = 1..3_u8;
     let event = prop_oneof![
-        (proptest::option::of(netns.clone()), 1..9_u64)
+        (netns.clone(), 1..9_u64)
             .prop_map(|(netns, time)| PodEvent::Added { netns, deadline: seconds(time * 20) }),
         any::<bool>().prop_map(|changed| PodEvent::Joined { changed }),
         any::<bool>().prop_map(PodEvent::Opened),
@@ -489,7 +491,7 @@ impl World {
             PodAction::Answer(result) => {
                 assert!(self.waiting > 0, "somebody has asked");
                 assert!(
-                    result.is_err() || (pod.is_ruled() && (pod.is_served() || pod.open)),
+                    result.is_err() || (pod.is_ruled() && (pod.served || pod.open)),
                     "enrolled only if it is captured, or goes on without ztunnel"
                 );
                 self.waiting = 0;

@@ -13,9 +13,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 self.leaving = false;
                 self.due = now;
                 self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
-                if let Some(netns) = netns {
-                    self.set_netns(netns);
-                }
+                self.set_netns(netns);
                 self.begin_capture().into_iter().chain(self.answer_served()).collect()
             }
             PodEvent::Joined { changed } => {
@@ -61,22 +59,15 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             }
             PodEvent::Changed(netns) => self.netns_changed(netns, now),
             PodEvent::Released(netns, result) => self.finish_release(netns, result, now),
-            PodEvent::Accepted(netns) => {
-                self.served = Some(netns);
-                self.announced = false;
-                if !self.is_served() {
-                    return Vec::new();
-                }
-                self.refused = None;
+            PodEvent::Accepted(netns) if self.netns == Some(netns) => {
+                (self.served, self.announced, self.refused) = (true, false, None);
                 self.announce_pod().into_iter().chain(self.answer_served()).collect()
             }
             PodEvent::Refused(netns, why) if self.netns == Some(netns) => {
-                self.served = None;
-                self.announced = false;
-                self.refused = Some(why.clone());
+                (self.served, self.announced, self.refused) = (false, false, Some(why.clone()));
                 if self.is_awaited() { self.abandon_add(why, now) } else { Vec::new() }
             }
-            PodEvent::Refused(..) => Vec::new(), // it has another namespace by now
+            PodEvent::Accepted(_) | PodEvent::Refused(..) => Vec::new(), // it has another namespace by now
             PodEvent::Expired(why) => self.abandon_add(why, now),
         }
     }
@@ -88,7 +79,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
         self.netns = Some(netns);
         self.rules = RulesState::Absent;
-        self.refused = None;
+        (self.served, self.refused) = (false, None);
         self.announce = false;
         // Failures in the other namespace prove nothing about this one.
         self.record_success();
@@ -237,13 +228,13 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     }
 
     fn answer_served(&mut self) -> Vec<PodAction> {
-        let is_done = self.is_ruled() && (self.is_served() || self.open);
+        let is_done = self.is_ruled() && (self.served || self.open);
         if is_done { self.answer_add(Ok(())) } else { Vec::new() }
     }
 
     fn announce_pod(&mut self) -> Vec<PodAction> {
         let is_certain = self.rules == RulesState::Verified && !self.is_unstable();
-        let captured = is_certain && self.is_served() && !self.leaving && !self.open;
+        let captured = is_certain && self.served && !self.leaving && !self.open;
         if captured && !std::mem::replace(&mut self.announce, true) {
             vec![PodAction::Announce]
         } else {
@@ -256,7 +247,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     fn abandon_add(&mut self, why: Reason, now: AgentTime) -> Vec<PodAction> {
         let mut actions = self.answer_add(Err(why.clone()));
         self.record_failure(why.clone(), now);
-        if !self.is_served() {
+        if !self.served {
             actions.push(PodAction::Forget(why));
         }
         actions
