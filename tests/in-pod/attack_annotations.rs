@@ -6,7 +6,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use kit::{FakeApi, FakeReply, FakeRequest, InpodOptions, NodeOptions, Pki, Pod};
+use kit::{FakeApi, FakeReply, FakeRequest, NodeOptions, Pki, Pod};
 use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{Ambient, MESH};
@@ -41,10 +41,8 @@ fn hostile(name: &str, value: &str) -> Pod {
 
 /// Eight such pods run and change continuously; meanwhile five other pods start, one after another.
 fn attack(value: &str) {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
-    let calm = fixture.mesh_pod("calm");
-    fixture.wait_captured(&calm);
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
+    let _calm = fixture.captured_pod("calm");
     let pid = fixture.daemon().pid();
     let lines = fixture.log().lines().count();
     let mut hostile: Vec<_> = (0..8)

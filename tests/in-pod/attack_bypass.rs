@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use kit::{Echo, InpodOptions, Pod, Proto, TrafficClient};
+use kit::{Echo, Pod, Proto, TrafficClient};
 use report::{CaptureState, Explanation, PodVerdict};
 use serde_json::{Value, json};
 
@@ -202,8 +202,7 @@ const ATTACKS: [Attack; 15] = [
 
 #[test]
 fn a_pod_whose_loopback_is_down_gets_its_rules_back() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let pod = captured_pod(&mut fixture, "lo-down", &json!({"capabilities": {"add": ["NET_ADMIN"]}}));
     let soon = if fixture.tables == Tables::Legacy { MINUTE } else { SOON };
@@ -224,8 +223,7 @@ fn a_pod_whose_loopback_is_down_gets_its_rules_back() {
 
 #[test]
 fn rules_of_others_that_precede_ours_are_reported() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let admin = json!({"capabilities": {"add": ["NET_ADMIN"]}});
     let pods: Vec<_> = ATTACKS.iter().map(|(name, ..)| captured_pod(&mut fixture, name, &admin)).collect();
@@ -289,8 +287,7 @@ fn rules_of_others_that_precede_ours_are_reported() {
 /// The agent observes both immediately, and reports the time of this state, not of an earlier one.
 #[test]
 fn since_when_rules_of_others_precede_ours_is_shown_and_recorded() {
-    let mut fixture = InPod::new(&[]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[]);
     let pod = captured_pod(&mut fixture, "web", &json!({"capabilities": {"add": ["NET_ADMIN"]}}));
     let since = |fixture: &InPod, state: &str| -> Option<String> {
         let listed = fixture.container.exec(&["list", "-o", "json"]);
@@ -319,8 +316,7 @@ fn since_when_rules_of_others_precede_ours_is_shown_and_recorded() {
 /// No comparison with the desired state would cover them.
 #[test]
 fn rules_with_our_names_in_other_tables_are_removed() {
-    let mut fixture = InPod::new(&[]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let admin = json!({"capabilities": {"add": ["NET_ADMIN"]}});
     let attacks = [
@@ -355,8 +351,7 @@ fn rules_with_our_names_in_other_tables_are_removed() {
 /// The kernel lets a process with NET_RAW set ztunnel's mark, and no rule can distinguish it from ztunnel's.
 #[test]
 fn a_mark_bypasses_the_mesh_and_pods_that_may_set_one_are_counted() {
-    let mut fixture = InPod::new(&[]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let classes: [(&str, Value); 5] = [
         ("none", json!({"capabilities": {"drop": ["ALL"]}})),
@@ -390,8 +385,7 @@ fn a_mark_bypasses_the_mesh_and_pods_that_may_set_one_are_counted() {
 /// The kernel accepts any bytes as a name.
 #[test]
 fn a_name_that_is_not_utf_8_does_not_keep_rules_from_being_restored() {
-    let mut fixture = InPod::new(&[]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let pod = captured_pod(&mut fixture, "nameless", &json!({"capabilities": {"add": ["NET_ADMIN"]}}));
     let flush = fixture.tables.flush_nat("ISTIO_OUTPUT");
@@ -404,8 +398,7 @@ fn a_name_that_is_not_utf_8_does_not_keep_rules_from_being_restored() {
 /// The rules in it are unchanged.
 #[test]
 fn a_table_of_ours_that_the_kernel_does_not_evaluate_is_reported() {
-    let mut fixture = InPod::new(&[]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let admin = json!({"capabilities": {"add": ["NET_ADMIN"]}});
     let attacks = [

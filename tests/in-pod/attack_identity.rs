@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
-use kit::{Echo, InpodOptions, InpodZtunnel, Pod, WorkloadState};
+use kit::{Echo, InpodZtunnel, Pod, WorkloadState};
 use serde_json::json;
 
 use crate::fixtures::ambient::{MESH, PLAIN, PORT, Peer, starting};
@@ -51,9 +51,8 @@ fn assert_apart(fixture: &mut InPod, ztunnel: &mut InpodZtunnel, victim: &Peer, 
 /// and then the agent is restarted.
 #[test]
 fn a_control_group_inside_of_a_pod_gives_nobody_another_pods_identity() {
-    let mut fixture = InPod::new(&[]);
+    let (mut fixture, mut ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
-    let mut ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let attacker = fixture.running_pod(PLAIN, "attacker");
     let pod = Pod::new(MESH, "victim");
     let cgroup = nested(&attacker.sandbox.pod, &pod);
@@ -80,8 +79,7 @@ fn a_control_group_inside_of_a_pod_gives_nobody_another_pods_identity() {
 /// address.
 #[test]
 fn an_annotation_gives_nobody_another_pods_namespace() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let victim = fixture.mesh_pod("victim");
     fixture.manifests.put_pod(&victim.sandbox.manifest());
     fixture.wait_captured(&victim);
@@ -115,9 +113,8 @@ fn an_annotation_gives_nobody_another_pods_namespace() {
 /// The attack by a running pod: the victim joins meanwhile, and is found nevertheless.
 #[test]
 fn an_annotation_keeps_no_other_pod_out() {
-    let mut fixture = InPod::new(&[]);
+    let (mut fixture, mut ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
-    let mut ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let victim = fixture.running_pod(PLAIN, "victim");
     let uid = victim.sandbox.pod.uid.clone();
     for (name, hash) in [("a", uid.clone()), ("b", uid.replace('-', ""))] {
@@ -142,9 +139,8 @@ fn an_annotation_keeps_no_other_pod_out() {
 /// reports the pod, until its own namespace is found.
 #[test]
 fn a_namespace_that_cannot_be_attributed_is_left_alone_and_reported() {
-    let mut fixture = InPod::new(&[]);
+    let (mut fixture, mut ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
-    let mut ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let other = fixture.running_pod(PLAIN, "other");
     let victim = quiet_pod(&fixture, Pod::new(MESH, "victim"));
     give_addresses(&victim, &other);

@@ -405,16 +405,26 @@ fn a_watch_that_is_refused_is_reported_and_new_pods_are_decided_by_what_the_api_
     let (_api, store) = serve(&mut fixture);
     fixture.start();
     let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    fixture.manifests.put_namespace("idle", &[]);
     let before = fixture.running_pod(PLAIN, "before");
-    fixture.eventually("it is outside", |fixture| fixture.explain("plain/before").code == "not-labelled");
+    let idle = fixture.running_pod("idle", "idle");
+    for pod in ["plain/before", "idle/idle"] {
+        fixture.eventually("it is outside", |fixture| fixture.explain(pod).code == "not-labelled");
+    }
     store.refuse(Some("Namespace"));
     fixture.wait_logged("watch failed", "resource=namespaces");
-    fixture.manifests.put_namespace(PLAIN, &[("istio.io/dataplane-mode", "ambient")]);
+    for namespace in [PLAIN, "idle"] {
+        fixture.manifests.put_namespace(namespace, &[("istio.io/dataplane-mode", "ambient")]);
+    }
     let (late, conflist) = (Pod::new(PLAIN, "late"), fixture.node.conflist(&[fixture.plugin()]));
     let late = fixture.add(late, &conflist).unwrap();
-    assert!(fixture.is_ruled(&late), "{}", fixture.log());
-    fixture.wait_served(&ztunnel, &late);
-    for pod in ["plain/before", "plain/none"] {
+    fixture.manifests.put_pod(&late.sandbox.manifest());
+    // The labels that the ADD was decided by count for its namespace from then on.
+    fixture.wait_served(&ztunnel, &before);
+    wait_listed(&fixture, &store);
+    kit::holds_for(WATCHED, "it stays in the mesh", || fixture.is_ruled(&late));
+    is_served(&fixture, &ztunnel, &late, "the API server's labels");
+    for pod in ["idle/idle", "plain/none"] {
         fixture.eventually("it is not known", |fixture| {
             let told = fixture.explain(pod);
             (told.code.as_str(), told.verdict) == ("watch-failed", PodVerdict::Unknown)
@@ -428,7 +438,7 @@ fn a_watch_that_is_refused_is_reported_and_new_pods_are_decided_by_what_the_api_
         fixture.daemon.as_ref().unwrap().metric(failing).is_some_and(|seconds| seconds >= 10.0)
     });
     store.refuse(None);
-    fixture.wait_served(&ztunnel, &before);
+    fixture.wait_served(&ztunnel, &idle);
     fixture
         .eventually("it is known", |fixture| fixture.explain("plain/none").verdict == PodVerdict::NotFound);
 }

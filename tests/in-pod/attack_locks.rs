@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kit::{InpodOptions, LockHolder, Netns};
+use kit::{LockHolder, Netns};
 
 use crate::fixtures::ambient::PLAIN;
 use crate::fixtures::inpod::{InPod, ours};
@@ -29,8 +29,7 @@ const PROMPT: Duration = Duration::from_secs(5);
 
 #[test]
 fn a_process_of_a_pod_that_holds_its_namespaces_lock_keeps_nobody_waiting() {
-    let mut fixture = InPod::new(&[("FORCE_IPTABLES_BINARY", "legacy")]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[("FORCE_IPTABLES_BINARY", "legacy")]);
     let pods: Vec<_> = (0..4).map(|at| fixture.running_pod(PLAIN, &format!("holder-{at}"))).collect();
     let held: Vec<_> = pods.iter().map(|pod| hold(&pod.sandbox.netns)).collect();
     let began = Instant::now();

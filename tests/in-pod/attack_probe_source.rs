@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use kit::{Echo, Failure, FailureKind, InpodOptions, NodeOptions, Proto, Seen, TrafficClient};
+use kit::{Echo, Failure, FailureKind, Proto, Seen, TrafficClient};
 use serde_json::Value;
 
 use crate::fixtures::ambient::{Ambient, MESH, PORT, Peer, RELAYED};
@@ -56,9 +56,7 @@ fn probe(fixture: &Ambient, pod: SocketAddr) -> String {
 #[test]
 fn who_takes_the_probes_address_reaches_no_pod_and_is_reached_by_none() {
     for backend in ["nft", "legacy"] {
-        let mut fixture = InPod::stopped(NodeOptions::default(), &[("FORCE_IPTABLES_BINARY", backend)]);
-        fixture.start();
-        let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+        let (mut fixture, ztunnel) = InPod::with_ztunnel(&[("FORCE_IPTABLES_BINARY", backend)]);
         let _echo = Echo::tcp(fixture.node.outside(), PORT);
         let pod = fixture.mesh_pod("app");
         take(&fixture, PROBES);
@@ -102,9 +100,7 @@ fn who_takes_the_probes_address_reaches_no_pod_and_is_reached_by_none() {
 fn an_address_of_the_operators_choice_is_guarded_and_others_may_come_first() {
     let own = ["169.254.9.9", "fd00:9::9"];
     let env = [("HOST_PROBE_SNAT_IP", own[0]), ("HOST_PROBE_SNAT_IPV6", own[1])];
-    let mut fixture = InPod::stopped(NodeOptions::default(), &env);
-    fixture.start();
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&env);
     let pod = fixture.mesh_pod("app");
     take(&fixture, own);
     for (v6, from) in [(false, own[0]), (true, own[1])] {

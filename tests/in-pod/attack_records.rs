@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use kit::{InpodOptions, Pod};
+use kit::Pod;
 use serde_json::json;
 
 use crate::fixtures::ambient::MESH;
@@ -50,8 +50,7 @@ fn bytes_of(directory: &std::path::Path) -> u64 {
 }
 
 fn attack(record: impl Fn(usize) -> (String, String)) {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let calm = fixture.mesh_pod("calm");
     fixture.manifests.put_pod(&calm.sandbox.manifest());
     fixture.wait_captured(&calm);

@@ -41,8 +41,7 @@ fn adds(time: Duration, mut add: impl FnMut(usize) -> Peer) -> Vec<Duration> {
 
 #[test]
 fn pods_with_very_many_rules_keep_no_other_pod_from_starting() {
-    let mut fixture = InPod::new(&[]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[]);
     let hostile: Vec<_> = (0..5).map(|at| fixture.mesh_pod(&format!("hostile-{at}"))).collect();
     for peer in &hostile {
         fixture.wait_captured(peer);
@@ -58,11 +57,9 @@ fn pods_with_very_many_rules_keep_no_other_pod_from_starting() {
 
 #[test]
 fn a_pod_that_drops_our_rules_among_very_many_of_its_own_is_captured_again() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
-    let pod = fixture.mesh_pod("hostile");
-    fixture.wait_captured(&pod);
+    let pod = fixture.captured_pod("hostile");
     let netns = &pod.sandbox.netns;
     fill_with_rules(netns, "nat", 50_000);
     let flushes =

@@ -3,18 +3,16 @@
 
 use std::fs;
 
-use kit::{Echo, InpodOptions};
+use kit::Echo;
 
 use crate::fixtures::ambient::{Ambient, PORT, dump_of};
 use crate::fixtures::inpod::InPod;
 
 #[test]
 fn an_agent_that_captures_on_the_node_leaves_captured_pods_of_a_living_one_alone() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
-    let pod = fixture.mesh_pod("one");
-    fixture.wait_captured(&pod);
+    let pod = fixture.captured_pod("one");
     let (before, node) = (dump_of(&pod.sandbox.netns), dump_of(fixture.node.netns()));
     fixture.container.set_env("AMBIENT_CAPTURE", "node");
     let mut second = fixture.container.start();

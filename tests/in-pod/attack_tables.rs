@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use kit::{Echo, InpodOptions, WorkloadState};
+use kit::{Echo, WorkloadState};
 use report::CaptureState;
 use serde_json::json;
 
@@ -20,8 +20,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
 fn very_many_rules_or_chains_beside_native_tables_keep_no_rules_from_being_restored() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let with_chain = |table: &str| format!("add table inet {table}\nadd chain inet {table} evil\n");
     let rules = |table: &str| {
@@ -58,8 +57,7 @@ fn very_many_rules_or_chains_beside_native_tables_keep_no_rules_from_being_resto
 /// After our rules, before them, and in our table, while the pod joins, is repaired, and leaves.
 #[test]
 fn very_many_policy_rules_or_routes_keep_nothing_from_working() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let (outside, flush) =
         ((fixture.node.outside_ip(false), PORT).into(), fixture.tables.flush_nat("OUTPUT"));
@@ -109,8 +107,7 @@ fn very_many_policy_rules_or_routes_keep_nothing_from_working() {
 
 #[test]
 fn a_pod_leaves_the_mesh_whatever_leads_to_our_chains() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let restore = match fixture.tables {
         Tables::Legacy => ["iptables-legacy-restore", "ip6tables-legacy-restore"],
         Tables::Iptables | Tables::Native => ["iptables-nft-restore", "ip6tables-nft-restore"],
@@ -154,15 +151,13 @@ fn own_table(pod: &Peer, table: &str) -> Child {
 
 #[test]
 fn a_table_that_another_process_owns_is_named() {
-    let mut fixture = InPod::new(&[]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[]);
     let tables = match fixture.tables {
         Tables::Iptables => ["ip nat", "ip6 nat"],
         Tables::Native | Tables::Legacy => ["inet istio-ambient-nat", "inet istio-ambient-mangle"],
     };
     for (at, table) in tables.into_iter().enumerate() {
-        let pod = fixture.mesh_pod(&format!("pod-{at}"));
-        fixture.wait_captured(&pod);
+        let pod = fixture.captured_pod(&format!("pod-{at}"));
         let mut owner = own_table(&pod, table);
         let words = format!("nf_tables {table} is owned by another process");
         let name = format!("{MESH}/pod-{at}");

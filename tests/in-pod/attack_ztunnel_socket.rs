@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kit::{InpodOptions, InpodZtunnel, ZdsMessage};
+use kit::{InpodOptions, InpodZtunnel, SetOnDrop, ZdsMessage};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::fixtures::inpod::InPod;
@@ -18,15 +18,6 @@ const STRANGERS: usize = 60;
 const HELLO: &[u8] = b"\x08\x01";
 /// Time for which each holds a connection that is not closed.
 const HELD: Duration = Duration::from_secs(20);
-
-/// Ends the foreign processes even if the test fails.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 /// Sends the hello, and nothing more, until the connection is closed.
 fn hold(socket: &Path) -> io::Result<()> {
@@ -46,13 +37,12 @@ fn wait_known(fixture: &mut InPod) {
 
 #[test]
 fn silent_strangers_keep_no_ztunnel_from_its_place_and_fill_no_log() {
-    let mut fixture = InPod::new(&[]);
-    let mut ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, mut ztunnel) = InPod::with_ztunnel(&[]);
     wait_known(&mut fixture);
     let before = fixture.log().lines().count();
     let (over, dialled, socket) = (AtomicBool::new(false), AtomicUsize::new(0), fixture.socket());
     thread::scope(|scope| {
-        let _ends = Ends(&over);
+        let _ends = SetOnDrop(&over);
         for _ in 0..STRANGERS {
             let (over, dialled, socket) = (&over, &dialled, &socket);
             scope.spawn(move || {
@@ -83,8 +73,7 @@ fn silent_strangers_keep_no_ztunnel_from_its_place_and_fill_no_log() {
 /// An address can be added to any namespace.
 #[test]
 fn the_address_of_a_ztunnel_pod_gives_nobody_its_place() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     wait_known(&mut fixture);
     let sandbox = fixture.node.pod(kit::Pod::new("plain", "fake"), &[]);
     for ip in ztunnel.pod().netns.addresses() {

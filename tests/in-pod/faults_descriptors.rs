@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use kit::{Daemon, InpodOptions, Pod};
+use kit::{Daemon, Pod};
 
 use crate::fixtures::ambient::{MESH, starting};
 use crate::fixtures::inpod::{IPTABLES, InPod};
@@ -36,8 +36,7 @@ fn limit_files(daemon: &Daemon, most: usize) {
 
 #[test]
 fn an_agent_without_descriptors_answers_lives_and_catches_up() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     // Without a process the second one cannot be found again after its DEL.
     let (first, mut ended) = (fixture.mesh_pod("first"), fixture.pod(MESH, "ended"));
     for peer in [&first, &ended] {
@@ -101,10 +100,8 @@ fn an_agent_without_descriptors_answers_lives_and_catches_up() {
 /// A few are left: enough for one pod at a time, not for many.
 #[test]
 fn an_agent_that_fails_adds_for_lack_of_descriptors_is_not_ready() {
-    let mut fixture = InPod::new(&[]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
-    let first = fixture.mesh_pod("first");
-    fixture.wait_captured(&first);
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[]);
+    let _first = fixture.captured_pod("first");
     let daemon = fixture.daemon.as_ref().unwrap();
     assert!(daemon.is_ready());
     limit_files(daemon, open_files(daemon) + 24);
@@ -153,8 +150,7 @@ fn churn(fixture: &InPod, chain: &serde_json::Value, burst: usize) {
 
 #[test]
 fn pods_that_come_and_go_leave_nothing_in_the_agent() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let chain = fixture.node.conflist(&[fixture.plugin()]);
     let threads = |daemon: &Daemon| fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().count();
     (BURSTS..BURSTS + WARM_UPS).for_each(|burst| churn(&fixture, &chain, burst));
@@ -173,10 +169,8 @@ fn pods_that_come_and_go_leave_nothing_in_the_agent() {
 /// Nothing can be observed meanwhile; the next successful observation detects all changes since the last one.
 #[test]
 fn a_change_on_the_node_while_there_are_no_descriptors_is_repaired_when_there_are_again() {
-    let mut fixture = InPod::new(&[IPTABLES]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
-    let peer = fixture.mesh_pod("app");
-    fixture.wait_captured(&peer);
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[IPTABLES]);
+    let _peer = fixture.captured_pod("app");
     std::thread::sleep(Duration::from_secs(12)); // passes that follow an ADD have ended
     let rules = || fixture.node.netns().sh("iptables-nft -t nat -S ISTIO_POSTRT");
     let before = rules();

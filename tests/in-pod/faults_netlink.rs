@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kit::{Daemon, InpodOptions, Pod};
+use kit::{Daemon, Pod};
 
 use crate::fixtures::ambient::MESH;
 use crate::fixtures::inpod::InPod;
@@ -51,10 +51,8 @@ impl Drop for NoBuffers {
 
 #[test]
 fn an_agent_whose_answers_from_the_kernel_are_lost_lives_and_catches_up() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
-    let first = fixture.mesh_pod("first");
-    fixture.wait_captured(&first);
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
+    let first = fixture.captured_pod("first");
     let chain = fixture.node.conflist(&[fixture.plugin()]);
     let daemon = fixture.daemon.as_ref().unwrap();
     let (before, began) = (daemon.cpu_time(), Instant::now());

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use kit::{InpodOptions, Pod, WorkloadState};
+use kit::{Pod, WorkloadState};
 use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{Ambient, MESH};
@@ -16,8 +16,7 @@ fn read(path: &Path) -> Value {
 
 #[test]
 fn records_with_unknown_members_count_and_unknown_ones_stay() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _one = fixture.mesh_pod("one");
     let late = fixture.starting(Pod::new(MESH, "late"));
     let uid = late.sandbox.pod.uid.clone();

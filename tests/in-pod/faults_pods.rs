@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use kit::{InpodOptions, Netns, Pod, UserNetns};
+use kit::{Netns, Pod, UserNetns};
 use report::{Proof, ProofResult};
 
 use crate::fixtures::ambient::MESH;
@@ -24,8 +24,7 @@ fn wait_ruled(fixture: &mut InPod, inside: impl Fn(&str) -> String) {
 /// a veth pair to an external machine, because a virtual function needs hardware.
 #[test]
 fn a_pod_whose_link_leads_past_the_node_is_found_and_captured() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let (netns, pod) = (Netns::new("vf"), Pod::new(MESH, "vf"));
     let (own, far) = (netns.name().to_owned(), fixture.node.outside().name().to_owned());
     fixture.node.netns().sh(&format!("ip link add eth0 netns {own} type veth peer name vf0 netns {far}"));
@@ -44,8 +43,7 @@ fn a_pod_whose_link_leads_past_the_node_is_found_and_captured() {
 /// A pod with `hostUsers: false`.
 #[test]
 fn a_pod_with_users_of_its_own_is_captured_from_within() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let (inside, pod) = (UserNetns::new("users"), Pod::new(MESH, "users"));
     let (own, node) = (inside.name(), fixture.node.netns().name().to_owned());
     let _ = inside.ip(&format!("link add eth0 netns {own} type veth peer name users0 netns {node}"));

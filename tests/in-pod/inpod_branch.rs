@@ -109,8 +109,7 @@ fn who_does_not_want_the_rules_or_has_no_such_interfaces_gets_none() {
         let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
         let peer = fixture.mesh_pod("branch");
         let _link = lead_through_the_vpc(&fixture, &peer);
-        let other = fixture.mesh_pod("other");
-        fixture.wait_captured(&other);
+        let _other = fixture.captured_pod("other");
         assert!(!is_probed(&fixture, &peer), "else the tests above prove nothing");
         assert!(!rules(&fixture).iter().any(|rule| is_ours(rule)), "{:?}", rules(&fixture));
     }

@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use kit::InpodOptions;
-
 use crate::fixtures::ambient::MESH;
 use crate::fixtures::inpod::InPod;
 
@@ -16,8 +14,7 @@ const FLUSH: &str = "nft flush ruleset; for tool in iptables-legacy ip6tables-le
 #[test]
 fn a_pod_that_its_rules_hold_is_in_order_without_ztunnel_and_agent() {
     for env in [&[][..], &[("NATIVE_NFTABLES", "true")]] {
-        let mut fixture = InPod::new(env);
-        let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+        let (mut fixture, ztunnel) = InPod::with_ztunnel(env);
         let (held, lost, seen) =
             (fixture.mesh_pod("held"), fixture.mesh_pod("lost"), fixture.mesh_pod("seen"));
         for peer in [&held, &lost, &seen] {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kit::{Echo, InpodOptions};
+use kit::Echo;
 use serde_json::Value;
 
 use crate::fixtures::ambient::{MESH, PLAIN, PORT, dump_of};
@@ -18,8 +18,7 @@ const SOON: Duration = Duration::from_secs(10);
 
 #[test]
 fn what_others_change_in_a_pod_is_put_back_at_once() {
-    let mut fixture = InPod::new(&[IPTABLES]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[IPTABLES]);
     let damages: [(&str, &str); 8] = [
         ("a rule", "iptables-nft -t nat -D ISTIO_OUTPUT -p tcp -m mark --mark 0x111/0xfff -j ACCEPT"),
         ("a jump", "ip6tables-nft -t nat -D OUTPUT -j ISTIO_OUTPUT"),
@@ -73,8 +72,7 @@ fn what_others_change_in_a_pod_is_put_back_at_once() {
 /// The kernel has no generation for these; one of the changes leaves the table's size unchanged.
 #[test]
 fn what_others_change_in_legacy_tables_is_put_back_within_a_minute() {
-    let mut fixture = InPod::new(&[("FORCE_IPTABLES_BINARY", "legacy")]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[("FORCE_IPTABLES_BINARY", "legacy")]);
     let peers: Vec<_> = (0..3).map(|at| fixture.mesh_pod(&format!("pod-{at}"))).collect();
     for peer in &peers {
         fixture.wait_captured(peer);
@@ -107,10 +105,8 @@ fn what_others_change_in_legacy_tables_is_put_back_within_a_minute() {
 
 #[test]
 fn drift_on_the_node_is_repaired_at_once() {
-    let mut fixture = InPod::new(&[]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
-    let peer = fixture.mesh_pod("app");
-    fixture.wait_captured(&peer);
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[]);
+    let peer = fixture.captured_pod("app");
     let (tool, ip) = (fixture.tables.iptables(), peer.ip(false));
     // The kernel has no generation for legacy tables.
     let rules_limit = if tool == "iptables-legacy" { MINUTE } else { SOON };
@@ -158,8 +154,7 @@ fn node_state(fixture: &InPod) -> String {
 /// The sandbox of a living pod was recreated without a notification.
 #[test]
 fn a_namespace_that_is_replaced_is_captured_again() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let first = fixture.running_pod(MESH, "app");
     fixture.wait_served(&ztunnel, &first);
@@ -189,8 +184,7 @@ fn a_namespace_that_is_replaced_is_captured_again() {
 /// release build. The rules of one of these pods that lost some are restored nevertheless.
 #[test]
 fn ten_pods_that_write_without_a_pause_cost_little() {
-    let mut fixture = InPod::new(&[IPTABLES]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[IPTABLES]);
     let peers: Vec<_> = (0..10).map(|at| fixture.running_pod(MESH, &format!("pod-{at}"))).collect();
     for peer in &peers {
         fixture.wait_served(&ztunnel, peer);
@@ -217,8 +211,7 @@ fn ten_pods_that_write_without_a_pause_cost_little() {
 /// A process in a pod that removes rules without a pause, mostly before the agent has observed the restored ones.
 #[test]
 fn a_writer_that_is_faster_than_the_agent_meets_a_pause_and_is_reported_as_drift() {
-    let mut fixture = InPod::new(&[IPTABLES]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[IPTABLES]);
     let peer = fixture.running_pod(MESH, "app");
     fixture.wait_served(&ztunnel, &peer);
     fixture.wait_captured(&peer);
@@ -267,10 +260,8 @@ fn a_writer_that_is_faster_than_the_agent_meets_a_pause_and_is_reported_as_drift
 
 #[test]
 fn a_dormant_table_of_the_nodes_probes_is_reported() {
-    let mut fixture = InPod::new(&[IPTABLES]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
-    let pod = fixture.mesh_pod("web");
-    fixture.wait_captured(&pod);
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[IPTABLES]);
+    let _pod = fixture.captured_pod("web");
     let node = fixture.node.netns().clone();
     let _ = node.sh("nft add table ip nat { flags dormant ; }");
     let why = "nf_tables ip nat is dormant, so the kernel does not evaluate our rules there";
@@ -287,10 +278,8 @@ fn a_dormant_table_of_the_nodes_probes_is_reported() {
 
 #[test]
 fn a_repair_of_the_probe_sets_is_in_the_history() {
-    let mut fixture = InPod::new(&[IPTABLES]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
-    let pod = fixture.mesh_pod("web");
-    fixture.wait_captured(&pod);
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[IPTABLES]);
+    let _pod = fixture.captured_pod("web");
     fixture.node.netns().sh("ipset flush istio-inpod-probes-v4");
     kit::until_within(SOON, "the repair is in the history", || {
         let history = fixture.container.exec(&["history", "-o", "json"]).stdout;

@@ -247,8 +247,7 @@ fn dns_goes_to_ztunnel_unless_a_pod_or_its_namespace_leaves_it_outside() {
 #[test]
 fn a_pod_that_joins_with_reset_keeps_its_connections_over_an_excepted_interface() {
     let env = [("AMBIENT_ALLOWED_EXCEPTIONS", "interfaces"), ("EXISTING_CONNECTIONS", "reset")];
-    let mut fixture = InPod::new(&env);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&env);
     let _outside = Echo::tcp(fixture.node.outside(), PORT);
     let web = fixture.running_pod(PLAIN, "web");
     let (_other, _echo) = second_network(&web);

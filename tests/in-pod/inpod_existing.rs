@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use kit::{Echo, InpodOptions, InpodZtunnel, Live, LiveConnections, Proto, WorkloadState};
+use kit::{Echo, InpodZtunnel, Live, LiveConnections, Proto, WorkloadState};
 use report::StateReport;
 
 use crate::fixtures::ambient::{PLAIN, PORT, Peer};
@@ -26,8 +26,7 @@ struct Busy {
 impl Busy {
     /// Opens four times `count` connections to addresses, and four times `by_service` through services.
     fn new(env: &[(&str, &str)], count: usize, by_service: usize) -> Busy {
-        let mut fixture = InPod::new(env);
-        let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+        let (mut fixture, ztunnel) = InPod::with_ztunnel(env);
         let echo = Echo::tcp(fixture.node.outside(), PORT);
         let peer = fixture.running_pod(PLAIN, "app");
         let live = Live { every: Duration::from_millis(200), ..Live::default() };

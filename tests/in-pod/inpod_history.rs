@@ -1,6 +1,5 @@
 //! In-pod capture: changes can be queried later, also after a restart of the agent and without one.
 
-use kit::InpodOptions;
 use serde_json::Value;
 
 use crate::fixtures::ambient::{Ambient, MESH};
@@ -23,10 +22,8 @@ fn changes(fixture: &Ambient, arguments: &[&str]) -> Vec<(Option<String>, String
 
 #[test]
 fn the_process_that_changes_rules_for_probes_is_named_if_that_is_wanted() {
-    let mut fixture = InPod::new(&[IPTABLES, ("DRIFT_ATTRIBUTION", "node")]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
-    let app = fixture.mesh_pod("app");
-    fixture.wait_captured(&app);
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[IPTABLES, ("DRIFT_ATTRIBUTION", "node")]);
+    let _app = fixture.captured_pod("app");
     fixture.node.netns().sh("nft flush chain ip nat ISTIO_POSTRT");
     fixture.eventually("the history names it", |fixture| {
         history(fixture, &[]).contains("drift, changed by nft (process ")
@@ -35,8 +32,7 @@ fn the_process_that_changes_rules_for_probes_is_named_if_that_is_wanted() {
 
 #[test]
 fn what_was_changed_outlives_the_agent() {
-    let mut fixture = InPod::new(&[IPTABLES]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[IPTABLES]);
     let [app, other] = ["app", "other"].map(|name| fixture.mesh_pod(name));
     for peer in [&app, &other] {
         fixture.wait_captured(peer);

@@ -68,8 +68,7 @@ pub(crate) fn unfinished(fixture: &InPod, namespace: &str, name: &str) -> Peer {
 
 #[test]
 fn a_pod_that_istios_own_plugin_tells_of_is_in_the_mesh_when_it_is_answered() {
-    let mut fixture = InPod::new(&[]);
-    let mut ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, mut ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let peer = unfinished(&fixture, MESH, "one");
     let began = Instant::now();
@@ -183,8 +182,7 @@ fn the_native_table_of_istios_agent_on_the_node_is_removed() {
     let _ = fixture.node.netns().pipe("nft -f -", table);
     fixture.start();
     let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
-    let peer = fixture.mesh_pod("one");
-    fixture.wait_captured(&peer);
+    let _peer = fixture.captured_pod("one");
     fixture.eventually("the native table is gone", |fixture| {
         let tables = fixture.node.netns().sh("nft list tables inet");
         tables == "table inet foreign\n"

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kit::{Echo, InpodOptions, WorkloadState};
+use kit::{Echo, WorkloadState};
 use serde_json::json;
 
 use crate::fixtures::ambient::{MESH, PORT, Peer, ruleset_of};
@@ -21,8 +21,7 @@ fn lines(peer: &Peer) -> Vec<String> {
 
 #[test]
 fn what_others_change_is_put_back_at_once() {
-    let mut fixture = InPod::new(&[NATIVE]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[NATIVE]);
     let damages = [
         "nft flush chain inet istio-ambient-nat istio-output",
         "nft insert rule inet istio-ambient-nat istio-output accept",
@@ -53,8 +52,7 @@ fn what_others_change_is_put_back_at_once() {
 
 #[test]
 fn pods_are_captured_kept_over_a_restart_and_released() {
-    let mut fixture = InPod::new(&[NATIVE]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[NATIVE]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let added = fixture.mesh_pod("added");
     let joined = fixture.running_pod(MESH, "joined");

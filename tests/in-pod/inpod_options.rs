@@ -64,8 +64,7 @@ fn dns_is_answered_by_ztunnel_where_it_is_wanted() {
 
 #[test]
 fn dns_that_ztunnel_does_not_answer_is_reported() {
-    let mut fixture = InPod::new(&[]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (fixture, _ztunnel) = InPod::with_ztunnel(&[]);
     let pod = annotated(&fixture, "web", &[("ambient.istio.io/dns-capture", "true")]);
     fixture.eventually("it is captured", |fixture| fixture.explain("mesh/web").code == "dns-unanswered");
     let state = fixture.container.exec(&["state", "-o", "json"]).stdout;
@@ -77,8 +76,7 @@ fn dns_that_ztunnel_does_not_answer_is_reported() {
 
 #[test]
 fn inbound_connections_go_straight_to_a_pod_that_asks_for_it() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let peer = annotated(&fixture, "gateway", &[("ambient.istio.io/bypass-inbound-capture", "true")]);
     for v6 in FAMILIES {
@@ -93,8 +91,7 @@ fn inbound_connections_go_straight_to_a_pod_that_asks_for_it() {
 
 #[test]
 fn udp_ping_and_loopback_are_undisturbed() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::udp(fixture.node.outside(), PORT);
     let (one, two) = (fixture.mesh_pod("one"), fixture.mesh_pod("two"));
     for v6 in FAMILIES {
@@ -117,8 +114,7 @@ fn udp_ping_and_loopback_are_undisturbed() {
 /// Traffic of a virtual machine inside a pod arrives on an interface of the pod.
 #[test]
 fn virtual_machines_inside_are_captured() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let peer = annotated(&fixture, "vm", &[("istio.io/reroute-virtual-interfaces", "k6t-eth0")]);
     let machine = kit::Netns::new("machine");

@@ -2,15 +2,14 @@
 
 use std::net::SocketAddr;
 
-use kit::{Echo, InpodOptions, Proto, Via};
+use kit::{Echo, Proto, Via};
 
 use crate::fixtures::ambient::{PLAIN, PORT, Peer};
 use crate::fixtures::inpod::{InPod, RELAYED, relayed, wait_relayed};
 
 #[test]
 fn a_pod_is_in_the_mesh_from_its_first_packet_on() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let (one, two) = (fixture.mesh_pod("one"), fixture.mesh_pod("two"));
     let plain = fixture.pod(PLAIN, "plain");

@@ -15,8 +15,7 @@ const AMBIENT: [(&str, &str); 1] = [("istio.io/dataplane-mode", "ambient")];
 
 #[test]
 fn a_running_pod_joins_and_leaves_with_its_namespaces_label() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let peer = fixture.running_pod(PLAIN, "app");
     let sidecar = fixture.running_pod(PLAIN, "other");
@@ -49,8 +48,7 @@ fn a_running_pod_joins_and_leaves_with_its_namespaces_label() {
 /// Multus calls the plugin for a further network that a pod names: without a result of other plugins.
 #[test]
 fn a_pod_that_names_our_network_is_captured_by_the_addresses_in_its_namespace() {
-    let mut fixture = InPod::new(&[]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (fixture, _ztunnel) = InPod::with_ztunnel(&[]);
     let peer = fixture.add(kit::Pod::new(MESH, "app"), &fixture.node.conflist(&[])).unwrap();
     assert!(fixture.is_bare(&peer));
     let alone = json!({"cniVersion": "0.3.1", "name": "istio-cni", "plugins": [fixture.plugin()]});
@@ -62,8 +60,7 @@ fn a_pod_that_names_our_network_is_captured_by_the_addresses_in_its_namespace() 
 
 #[test]
 fn pods_are_counted_by_state_and_by_namespace_where_that_is_asked_for() {
-    let mut fixture = InPod::new(&[("METRICS_BY_NAMESPACE", "true")]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[("METRICS_BY_NAMESPACE", "true")]);
     let peers = [(MESH, "one"), (MESH, "two"), (PLAIN, "three")]
         .map(|(namespace, name)| fixture.running_pod(namespace, name));
     fixture.manifests.put_namespace(PLAIN, &AMBIENT);
@@ -87,8 +84,7 @@ fn pods_are_counted_by_state_and_by_namespace_where_that_is_asked_for() {
 
 #[test]
 fn a_pods_own_label_wins_and_terminated_pods_are_let_go() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let (joins, stays) = (fixture.running_pod(PLAIN, "joins"), fixture.running_pod(MESH, "stays"));
     let labelled = |peer: &crate::fixtures::ambient::Peer, mode: &str| {
         let mut manifest = peer.sandbox.manifest();
@@ -157,8 +153,7 @@ fn an_add_ends_when_ztunnel_serves_the_pod_and_fails_with_the_reason() {
 
 #[test]
 fn del_releases_and_the_namespace_ends() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let mut peer = fixture.mesh_pod("app");
     let (uid, ips) = (peer.sandbox.pod.uid.clone(), peer.sandbox.ips());
     let _ = peer.sandbox.delete().unwrap();
@@ -196,8 +191,7 @@ const O_NONBLOCK: i32 = 0o4000;
 /// processes.
 #[test]
 fn a_search_that_began_before_an_add_does_not_override_it() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let first = fixture.running_pod(MESH, "app");
     fixture.wait_served(&ztunnel, &first);

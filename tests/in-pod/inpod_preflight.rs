@@ -6,7 +6,7 @@ use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 
-use kit::{Echo, InpodOptions, NodeOptions, Pod, Proto, TempDir};
+use kit::{Echo, NodeOptions, Pod, Proto, TempDir};
 use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{Ambient, PORT};
@@ -237,8 +237,7 @@ fn numbers_that_others_have_in_pods_are_found() {
 /// The documentation states that marks of the node do not matter: a veth pair clears them, in both directions.
 #[test]
 fn marks_that_others_set_on_the_node_reach_no_pod_and_those_of_pods_not_the_node() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let pod = fixture.mesh_pod("app");
     fixture.node.netns().pipe(

@@ -42,8 +42,7 @@ fn check(fixture: &Ambient) -> (String, String) {
 
 #[test]
 fn without_detection_probes_that_pass_the_nodes_rules_are_traffic_of_the_mesh() {
-    let mut fixture = InPod::new(&[]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[]);
     let pod = fixture.mesh_pod("app");
     for (v6, istio) in [(false, ISTIO[0]), (true, ISTIO[1])] {
         assert_eq!(probe(&fixture, &pod, v6), (istio.to_owned(), false));
@@ -88,8 +87,7 @@ fn a_detected_source_needs_no_rule_of_the_node() {
 /// The source is unknown before a pod runs; the next agent determines it, and corrects the first one's rules.
 #[test]
 fn an_agent_on_an_empty_node_uses_istios_source_until_it_starts_again() {
-    let mut fixture = InPod::stopped(NodeOptions::default(), &DETECT);
-    fixture.start();
+    let mut fixture = InPod::new(&DETECT);
     assert_eq!(fixture.daemon().logged("cannot detect the source of the node's probes", "family=IPv6"), 1);
     let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let _echo = Echo::tcp(fixture.node.outside(), PORT);

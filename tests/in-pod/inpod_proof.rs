@@ -74,8 +74,7 @@ fn entries(pod: &Peer) -> String {
 fn a_captured_pod_is_proven_and_neither_the_proxy_nor_the_network_sees_a_packet() {
     let mut fixture = InPod::new(&[("AMBIENT_DNS_CAPTURE", "true")]);
     let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions { dns_capture: true, ..InpodOptions::default() });
-    let peer = fixture.mesh_pod("app");
-    fixture.wait_captured(&peer);
+    let peer = fixture.captured_pod("app");
     fixture.node.netns().pipe("nft -f -", COUNTERS);
     let proof = prove(&fixture, "mesh/app");
     all_are(&proof.paths, ProofResult::Proven);
@@ -120,10 +119,8 @@ fn a_captured_pod_is_proven_and_neither_the_proxy_nor_the_network_sees_a_packet(
 
 #[test]
 fn a_pod_whose_ztunnel_is_gone_is_held() {
-    let mut fixture = InPod::new(&[]);
-    let mut ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
-    let peer = fixture.mesh_pod("app");
-    fixture.wait_captured(&peer);
+    let (mut fixture, mut ztunnel) = InPod::with_ztunnel(&[]);
+    let _peer = fixture.captured_pod("app");
     ztunnel.kill();
     let proof = prove(&fixture, "mesh/app");
     assert_eq!(result(&proof.paths, "application-tcp"), ProofResult::Held);
@@ -143,10 +140,8 @@ fn listen_beside_ztunnel(at: SocketAddr) -> Socket {
 /// The kernel prefers a socket that listens on the address itself to ztunnel's, which listens on all.
 #[test]
 fn another_process_at_ztunnels_port_is_no_proof() {
-    let mut fixture = InPod::new(&[]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
-    let peer = fixture.mesh_pod("app");
-    fixture.wait_captured(&peer);
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[]);
+    let peer = fixture.captured_pod("app");
     let port = InPodRulesConfig::default().inbound.0;
     let ends = [false, true].map(|v6| SocketAddr::new(peer.ip(v6), port));
     let sockets = peer.sandbox.netns.run(|| ends.map(listen_beside_ztunnel));
@@ -159,10 +154,8 @@ fn another_process_at_ztunnels_port_is_no_proof() {
 
 #[test]
 fn a_rule_that_discards_is_told_from_one_that_redirects_elsewhere() {
-    let mut fixture = InPod::new(&[]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
-    let peer = fixture.mesh_pod("app");
-    fixture.wait_captured(&peer);
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[]);
+    let peer = fixture.captured_pod("app");
     let nft = |rules: &str| drop(peer.sandbox.netns.pipe("nft -f -", rules));
     nft(
         "table inet evil { chain out { type nat hook output priority -150; tcp dport 80 redirect to :9999; }; }",
@@ -192,10 +185,8 @@ fn a_rule_that_discards_is_told_from_one_that_redirects_elsewhere() {
 #[test]
 fn what_arrives_takes_the_path_of_real_connections() {
     use ProofResult::{Bypasses, Held, NotTestable, Proven};
-    let mut fixture = InPod::new(&[]);
-    let mut ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
-    let peer = fixture.mesh_pod("app");
-    fixture.wait_captured(&peer);
+    let (mut fixture, mut ztunnel) = InPod::with_ztunnel(&[]);
+    let peer = fixture.captured_pod("app");
     let _foreign = Echo::tcp(&peer.sandbox.netns, 9999);
     let found = |expected: [ProofResult; 3]| {
         let proof = prove(&fixture, "mesh/app");
@@ -247,8 +238,7 @@ fn what_arrives_takes_the_path_of_real_connections() {
 
 #[test]
 fn a_periodic_sample_counts_paths_and_logs_a_pod_that_bypasses_once() {
-    let mut fixture = InPod::new(&[("PROOF_INTERVAL", "1s")]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[("PROOF_INTERVAL", "1s")]);
     let peers = ["app", "other"].map(|name| fixture.mesh_pod(name));
     let paths = |result: &str| format!("istio_cni_proof_paths_total{{result=\"{result}\"}}");
     let counted = |fixture: &InPod, result: &str| fixture.daemon.as_ref().unwrap().metric(&paths(result));
@@ -266,10 +256,8 @@ fn a_periodic_sample_counts_paths_and_logs_a_pod_that_bypasses_once() {
 /// Without an agent, which would restore them immediately.
 #[test]
 fn a_pod_without_its_rules_bypasses() {
-    let mut fixture = InPod::new(&[]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
-    let peer = fixture.mesh_pod("app");
-    fixture.wait_captured(&peer);
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[]);
+    let peer = fixture.captured_pod("app");
     drop(fixture.daemon.take());
     let config = InPodRulesConfig::default();
     let rules = |family| (family, rules::inpod::pod_rules(&config, &PodOptions::default(), family));
@@ -321,8 +309,7 @@ fn a_pod_without_its_rules_bypasses() {
 
 #[test]
 fn what_is_not_captured_in_its_namespace_is_not_testable() {
-    let mut fixture = InPod::new(&[]);
-    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, _ztunnel) = InPod::with_ztunnel(&[]);
     let outside = fixture.running_pod(PLAIN, "outside");
     fixture.eventually("the agent knows it", |fixture| prove(fixture, "plain/outside").found);
     let proof = prove(&fixture, "plain/outside");

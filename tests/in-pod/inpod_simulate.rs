@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use kit::{Echo, InpodOptions, Live, LiveConnections, Pod, Proto, TrafficClient, WorkloadState};
+use kit::{Echo, Live, LiveConnections, Pod, Proto, TrafficClient, WorkloadState};
 use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{Ambient, MESH, PLAIN, Peer};
@@ -83,8 +83,7 @@ fn start_pods(fixture: &mut InPod) -> Vec<kit::PodSandbox> {
 
 #[test]
 fn what_is_simulated_is_what_happens() {
-    let mut fixture = InPod::new(&[("AMBIENT_ALLOWED_EXCEPTIONS", "outbound-ports")]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[("AMBIENT_ALLOWED_EXCEPTIONS", "outbound-ports")]);
     let pods = start_pods(&mut fixture);
     let member = pods.iter().find(|sandbox| sandbox.pod.name == "member").unwrap();
     let _ = ztunnel.wait_for_workload(&member.pod.uid);
@@ -131,8 +130,7 @@ fn what_is_simulated_is_what_happens() {
 /// ztunnel cannot open a port that an application of the pod uses.
 #[test]
 fn a_pod_with_a_port_of_ztunnel_is_found_before_it_joins_and_explained_afterwards() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let pod = fixture.running_pod(PLAIN, "web");
     let listener = pod.sandbox.netns.run(|| TcpListener::bind("[::]:15008").unwrap());
     kit::until("the port is found", || {
@@ -221,8 +219,7 @@ fn simulated_settings(fixture: &InPod, settings: &[&str]) -> (Value, Modes) {
 
 #[test]
 fn settings_are_simulated_as_an_agent_with_them_decides() {
-    let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _outside = Echo::tcp(fixture.node.outside(), OUTSIDE);
     let port = OUTSIDE.to_string();
     let pod = Pod::new(MESH, "web").annotation("cni.istio.io/excludeOutboundPorts", &port);

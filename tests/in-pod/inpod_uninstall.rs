@@ -281,9 +281,8 @@ fn annotations_are_withdrawn_before_rules_are_removed() {
 
 #[test]
 fn a_stopped_agent_leaves_pods_captured() {
-    let mut fixture = InPod::new(&[]);
+    let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let peer = fixture.mesh_pod("app");
     let (status, log) = fixture.daemon.take().unwrap().terminate();
     assert!(status.success(), "{log}");

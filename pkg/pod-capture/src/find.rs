@@ -68,7 +68,7 @@ pub struct NetnsMatch {
     pub netns: Netns,
     /// Evidence on which the answer rests.
     pub witness: Witness,
-    /// Whether the namespace has rules of ours; see [`crate::is_captured`].
+    /// Whether the namespace has rules of ours; see [`crate::captured_families`].
     pub captured: bool,
 }
 

@@ -27,7 +27,7 @@ pub use find::{
 pub use listener::has_listener;
 pub use node::{NodeProbes, ProbeRules, probe_set_name};
 pub use pod::{
-    CaptureReport, PodRulesSnapshot, PodRulesSpec, capture_pod, captured_families, is_captured, observe_each,
-    observe_pod, release_pod,
+    CaptureReport, PodRulesSnapshot, PodRulesSpec, capture_pod, captured_families, observe_each, observe_pod,
+    release_pod,
 };
 pub use taken::find_taken_numbers;

@@ -154,16 +154,8 @@ pub fn observe_pod(
     netns.run_in(|| observe_netns(desired, before, options))?
 }
 
-/// Returns whether a namespace is captured, or was and has not been released: it has the policy rule. (Chains of the
-/// same names exist in pods with a sidecar, too.)
-///
-/// # Errors
-/// The kernel could not be queried.
-pub fn is_captured(netns: &Netns, config: &InPodRulesConfig) -> Result<bool, Error> {
-    Ok(!captured_families(netns, config)?.is_empty())
-}
-
-/// Returns the families for which a namespace has the policy rule.
+/// Returns the families for which a namespace is captured, or was and has not been released: it has the policy rule.
+/// (Chains of the same names exist in pods with a sidecar, too.)
 ///
 /// # Errors
 /// The kernel could not be queried.
@@ -207,7 +199,7 @@ pub fn observe_each(
 ///
 /// # Errors
 /// The step that failed. The policy route stays as long as rules may exist: without it, packets that they mark would
-/// leave the pod, and nothing would show that the pod has rules ([`is_captured`]).
+/// leave the pod, and nothing would show that the pod has rules ([`captured_families`]).
 pub fn release_pod(
     netns: &Netns,
     config: &InPodRulesConfig,

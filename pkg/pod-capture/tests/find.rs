@@ -15,7 +15,8 @@ use firewall::{Backend, FirewallOptions};
 use model::{ExistingConnections, Family, PodName};
 use netns::Netns;
 use pod_capture::{
-    NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSpec, capture_pod, is_captured, release_pod,
+    NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSpec, capture_pod, captured_families,
+    release_pod,
 };
 use pod_identity::{Ambiguity, KnownPods, PodIds, Witness};
 use rules::inpod::{InPodRulesConfig, PodOptions};
@@ -24,6 +25,11 @@ use named_netns::Named;
 
 const UID: &str = "2a1b3c4d-5e6f-7081-92a3-b4c5d6e7f809";
 const IP: &str = "10.9.0.2";
+
+/// Desired state in both families; connections are kept.
+fn desired_rules<'a>(config: &'a InPodRulesConfig, pod: &'a PodOptions) -> PodRulesSpec<'a> {
+    PodRulesSpec { config, pod, families: &Family::BOTH, existing: ExistingConnections::Keep }
+}
 
 /// Node, pod, and processes.
 struct Fixture {
@@ -141,12 +147,7 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
         FirewallOptions::default(),
         PodOptions { dns: true, ..PodOptions::default() },
     );
-    let wanted = PodRulesSpec {
-        config: &config,
-        pod: &pod,
-        families: &Family::BOTH,
-        existing: ExistingConnections::Keep,
-    };
+    let wanted = desired_rules(&config, &pod);
     let first = capture_pod(&fixture.pod.1, &wanted, &options).unwrap();
     assert!(!first.differences.is_empty());
     assert_eq!(capture_pod(&fixture.pod.1, &wanted, &options).unwrap().differences, Vec::<String>::new());
@@ -159,10 +160,11 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
         let expected = format!("{place}: chain ISTIO_OUTPUT should not exist");
         assert!(changed.contains(&expected), "{changed:?}");
     }
-    assert!(is_captured(&fixture.pod.1, &config).unwrap());
+    assert!(!captured_families(&fixture.pod.1, &config).unwrap().is_empty());
     assert!(!release_pod(&fixture.pod.1, &config, &options).unwrap().is_empty());
     assert_eq!(release_pod(&fixture.pod.1, &config, &options).unwrap(), Vec::<String>::new());
-    assert!(!is_captured(&fixture.pod.1, &config).unwrap() && !fixture.find().unwrap().captured);
+    assert!(captured_families(&fixture.pod.1, &config).unwrap().is_empty());
+    assert!(!fixture.find().unwrap().captured);
 }
 
 /// Our rules recognise the loopback by its name, and do not redirect what leaves on it.
@@ -170,8 +172,7 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
 fn an_interface_with_the_name_of_the_loopback_is_reported() {
     let fixture = Fixture::new();
     let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
-    let existing = ExistingConnections::Keep;
-    let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH, existing };
+    let wanted = desired_rules(&config, &pod);
     let (netns, options) = (&fixture.pod.1, FirewallOptions::default());
     let reasons = || {
         let _ = capture_pod(netns, &wanted, &options).unwrap();
@@ -189,8 +190,7 @@ fn an_interface_with_the_name_of_the_loopback_is_reported() {
 #[test]
 fn one_look_at_many_pods_tells_which_was_changed_and_skips_what_there_is_no_time_for() {
     let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
-    let existing = ExistingConnections::Keep;
-    let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH, existing };
+    let wanted = desired_rules(&config, &pod);
     let fixtures = [Fixture::new(), Fixture::new(), Fixture::new()];
     let verified = |fixture: &Fixture| {
         let options = FirewallOptions::default();
@@ -215,12 +215,7 @@ fn one_look_at_many_pods_tells_which_was_changed_and_skips_what_there_is_no_time
 #[test]
 fn an_observation_names_the_difference_in_tables_of_both_backends() {
     let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
-    let wanted = PodRulesSpec {
-        config: &config,
-        pod: &pod,
-        families: &Family::BOTH,
-        existing: ExistingConnections::Keep,
-    };
+    let wanted = desired_rules(&config, &pod);
     for backend in [Backend::Nft, Backend::Legacy] {
         let fixture = Fixture::new();
         let netns = &fixture.pod.1;
@@ -265,12 +260,7 @@ fn an_observation_names_the_difference_in_tables_of_both_backends() {
 #[test]
 fn a_release_takes_the_rules_of_both_backends() {
     let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
-    let wanted = PodRulesSpec {
-        config: &config,
-        pod: &pod,
-        families: &Family::BOTH,
-        existing: ExistingConnections::Keep,
-    };
+    let wanted = desired_rules(&config, &pod);
     let forced = |backend| FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
     for (made, released) in [(Backend::Nft, Backend::Legacy), (Backend::Legacy, Backend::Nft)] {
         let fixture = Fixture::new();
@@ -288,12 +278,7 @@ fn a_release_takes_the_rules_of_both_backends() {
 #[test]
 fn traffic_is_no_change() {
     let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
-    let wanted = PodRulesSpec {
-        config: &config,
-        pod: &pod,
-        families: &Family::BOTH,
-        existing: ExistingConnections::Keep,
-    };
+    let wanted = desired_rules(&config, &pod);
     for backend in [Backend::Nft, Backend::Legacy] {
         let fixture = Fixture::new();
         let options = FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
@@ -328,12 +313,7 @@ fn rules_of(save: &str) -> Vec<&str> {
 fn an_observation_leaves_no_trace() {
     let fixture = Fixture::new();
     let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
-    let wanted = PodRulesSpec {
-        config: &config,
-        pod: &pod,
-        families: &Family::BOTH,
-        existing: ExistingConnections::Keep,
-    };
+    let wanted = desired_rules(&config, &pod);
     fixture.pod.sh("iptables-legacy -t nat -L");
     let names =
         || ["ip", "ip6"].map(|family| fixture.pod.sh(&format!("cat /proc/net/{family}_tables_names")));
@@ -377,12 +357,7 @@ fn a_pod_with_very_many_rules_of_its_own_is_captured_repaired_and_released_as_an
     let pod = &fixture.pod;
     let (config, options, what) =
         (InPodRulesConfig::default(), FirewallOptions::default(), PodOptions::default());
-    let wanted = PodRulesSpec {
-        config: &config,
-        pod: &what,
-        families: &Family::BOTH,
-        existing: ExistingConnections::Keep,
-    };
+    let wanted = desired_rules(&config, &what);
     crowd(pod, 12_000);
     let first = capture_pod(&pod.1, &wanted, &options).unwrap();
     assert!(first.differences.iter().any(|why| why.contains("OUTPUT does not jump")), "{first:?}");

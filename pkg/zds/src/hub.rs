@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use crate::ledger::WorkloadLedger;
 use crate::notices::{Notice, NoticeBudget};
 use crate::peer::{PeerNetns, PeerStanding, ZtunnelPeer, ZtunnelPod};
-use crate::place_holders::PlaceHolders;
+use crate::places::PlaceTable;
 use crate::plan::{NextAction, RequestStep};
 use crate::{ConnectionState, Workload, ZdsDeadlines};
 
@@ -63,7 +63,7 @@ struct HubState {
     ledger: Mutex<WorkloadLedger>,
     /// Held while the number of connections is reported, so that the last reported number is the current one.
     counting: Mutex<()>,
-    holders: Mutex<PlaceHolders>,
+    places: Mutex<PlaceTable>,
     notices: Mutex<NoticeBudget>,
     event_sink: Box<dyn Fn(ZdsEvent) + Send + Sync>,
     locate: PeerLocator,
@@ -80,8 +80,8 @@ impl Hub {
         locate: PeerLocator,
     ) -> Hub {
         let (ledger, counting) = (Mutex::default(), Mutex::default());
-        let (holders, notices) = (Mutex::default(), Mutex::default());
-        let shared = HubState { ledger, counting, holders, notices, event_sink, locate, deadlines };
+        let (places, notices) = (Mutex::default(), Mutex::default());
+        let shared = HubState { ledger, counting, places, notices, event_sink, locate, deadlines };
         Hub { shared: Arc::new(shared) }
     }
 
@@ -160,7 +160,7 @@ impl Hub {
             let is_ztunnels = known.is_some() && pods.iter().any(|pod| pod.netns == known);
             (is_ztunnels, pods.iter().any(|pod| pod.netns.is_none()))
         };
-        let has_use = !is_ztunnels && (by_address || self.lock_holders().table.has_room_for_unknown(now));
+        let has_use = !is_ztunnels && (by_address || self.lock_places().has_room_for_unknown(now));
         let addresses = match netns {
             Ok(netns) if has_use => (self.shared.locate)(&netns),
             Ok(_) => Ok(BTreeSet::new()),
@@ -194,8 +194,8 @@ impl Hub {
         }
     }
 
-    pub(crate) fn lock_holders(&self) -> MutexGuard<'_, PlaceHolders> {
-        self.shared.holders.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock_places(&self) -> MutexGuard<'_, PlaceTable> {
+        self.shared.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_notices(&self) -> MutexGuard<'_, NoticeBudget> {

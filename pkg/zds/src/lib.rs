@@ -27,7 +27,6 @@ mod notices;
 mod packet;
 mod peer;
 mod place_guard;
-mod place_holders;
 mod places;
 mod plan;
 mod server;

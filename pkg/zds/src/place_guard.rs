@@ -9,8 +9,7 @@ use tracing::warn;
 use crate::Hub;
 use crate::notices::Notice;
 use crate::peer::{PeerNetns, PeerStanding, ZtunnelPeer};
-use crate::place_holders::{PlaceHolder, PlaceHolders};
-use crate::places::{Admission, Claim, Progress};
+use crate::places::{Admission, Claim, PlaceHolder, Progress};
 
 /// A place that is held until this is dropped.
 pub(crate) struct HeldPlace {
@@ -31,25 +30,19 @@ impl Hub {
         let netns = self.locate_peer(socket, now);
         let peer = self.identify_peer(netns.clone());
         let admitted = {
-            let PlaceHolders { table, holders } = &mut *self.lock_holders();
+            let mut places = self.lock_places();
             // Knowledge of the node's ztunnel pods may have changed since these connected.
-            table.update_claims(|id| {
-                holders.get(&id).map(|holder| peer_claim(&self.identify_peer(holder.netns.clone())))
-            });
-            let admitted = table.admit_connection(peer_claim(&peer), now);
-            if let Some(Admission { id, evicted }) = admitted {
-                let evicted = evicted.and_then(|evicted| holders.remove(&evicted));
-                evicted.iter().for_each(PlaceHolder::close_connection);
-                holders.insert(id, PlaceHolder { netns: netns.clone(), socket: Arc::downgrade(socket) });
-            }
-            admitted
+            places.update_claims(|holder| peer_claim(&self.identify_peer(holder.netns.clone())));
+            let holder = PlaceHolder { netns: netns.clone(), socket: Arc::downgrade(socket) };
+            places.admit_connection(peer_claim(&peer), holder, now)
         };
-        let Some(Admission { id, .. }) = admitted else {
+        let Some(Admission { id, evicted }) = admitted else {
             if self.may_log(Notice::NoPlace, peer.is_unknown_peer()) {
                 warn!(target: "zds", known_by = %peer.standing, "connection of a ztunnel refused: connection limit reached");
             }
             return None;
         };
+        evicted.iter().for_each(PlaceHolder::close_connection);
         Some(HeldPlace { hub: self.clone(), id, netns })
     }
 }
@@ -62,20 +55,18 @@ impl HeldPlace {
 
     /// Returns whether the place was given to another connection.
     pub(crate) fn is_evicted(&self) -> bool {
-        !self.hub.lock_holders().holders.contains_key(&self.id)
+        !self.hub.lock_places().is_held(self.id)
     }
 
     /// Records the progress of the connection.
     pub(crate) fn record_progress(&self, progress: Progress) {
-        self.hub.lock_holders().table.record_progress(self.id, progress);
+        self.hub.lock_places().record_progress(self.id, progress);
     }
 }
 
 impl Drop for HeldPlace {
     fn drop(&mut self) {
         let delay = self.hub.deadlines().unknown_peer_delay;
-        let PlaceHolders { table, holders } = &mut *self.hub.lock_holders();
-        holders.remove(&self.id);
-        table.release_place(self.id, Instant::now(), delay);
+        self.hub.lock_places().release_place(self.id, Instant::now(), delay);
     }
 }

@@ -2,11 +2,14 @@
 //! connected.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use model::PodUid;
+use rustix::net::{Shutdown, shutdown};
 
-use crate::peer::PeerStanding;
+use crate::peer::{PeerNetns, PeerStanding};
 
 /// Maximum number of connections. There are two ztunnels during a takeover.
 pub const MAX_CONNECTIONS: usize = 8;
@@ -34,12 +37,19 @@ pub(crate) struct Claim {
     pub(crate) pod: Option<PodUid>,
 }
 
+/// A connection that holds a place.
+#[derive(Debug, Default)]
+pub(crate) struct PlaceHolder {
+    pub(crate) netns: PeerNetns,
+    pub(crate) socket: Weak<OwnedFd>,
+}
+
 /// Place of an admitted connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Admission {
     pub(crate) id: u64,
-    /// Place of the connection that must be closed in favour of this one, if any.
-    pub(crate) evicted: Option<u64>,
+    /// The connection that must be closed in favour of this one, if any.
+    pub(crate) evicted: Option<PlaceHolder>,
 }
 
 /// All places in use.
@@ -55,21 +65,38 @@ pub(crate) struct PlaceTable {
 struct Place {
     claim: Claim,
     progress: Progress,
+    holder: PlaceHolder,
+}
+
+impl PlaceHolder {
+    /// Closes the connection: its thread notices that, and ends.
+    pub(crate) fn close_connection(&self) {
+        if let Some(socket) = self.socket.upgrade() {
+            let _ = shutdown(&socket, Shutdown::Both); // it may have been closed already
+        }
+    }
 }
 
 impl PlaceTable {
     /// Assigns a place; `None`: none is available. Unknown peers never get one for which a peer of a ztunnel pod would
     /// have to wait.
-    pub(crate) fn admit_connection(&mut self, claim: Claim, now: Instant) -> Option<Admission> {
+    pub(crate) fn admit_connection(
+        &mut self,
+        claim: Claim,
+        holder: PlaceHolder,
+        now: Instant,
+    ) -> Option<Admission> {
         self.cooling.retain(|free_at| *free_at > now);
         let evicted = self.room_for(&claim).ok()?;
-        if let Some(evicted) = evicted {
-            self.places.remove(&evicted);
-        }
+        let evicted = evicted.and_then(|evicted| self.places.remove(&evicted)).map(|place| place.holder);
         self.given += 1;
-        let place = Place { claim, progress: Progress::Dialled };
-        self.places.insert(self.given, place);
+        self.places.insert(self.given, Place { claim, progress: Progress::Dialled, holder });
         Some(Admission { id: self.given, evicted })
+    }
+
+    /// Returns whether a place was not given to another connection.
+    pub(crate) fn is_held(&self, id: u64) -> bool {
+        self.places.contains_key(&id)
     }
 
     /// Returns whether an unknown peer would get a place.
@@ -117,9 +144,10 @@ impl PlaceTable {
 
     /// Updates the owners of connections by the present knowledge of the node's ztunnel pods. A process stays in its
     /// namespace: an owner that was known by it stays so.
-    pub(crate) fn update_claims(&mut self, claim: impl Fn(u64) -> Option<Claim>) {
-        for (id, place) in &mut self.places {
-            if let Some(claim) = claim(*id).filter(|claim| place.claim.standing.may_become(claim.standing)) {
+    pub(crate) fn update_claims(&mut self, claim: impl Fn(&PlaceHolder) -> Claim) {
+        for place in self.places.values_mut() {
+            let claim = claim(&place.holder);
+            if place.claim.standing.may_become(claim.standing) {
                 place.claim = claim;
             }
         }
@@ -154,8 +182,13 @@ mod tests {
         ztunnel(uid, PeerStanding::Namespace)
     }
 
+    /// The place of an admitted connection, and the evicted one.
     fn admitted(table: &mut PlaceTable, claim: Claim, now: Instant) -> Option<(u64, Option<u64>)> {
-        table.admit_connection(claim, now).map(|Admission { id, evicted }| (id, evicted))
+        let before: Vec<u64> = table.places.keys().copied().collect();
+        let Admission { id, evicted } = table.admit_connection(claim, PlaceHolder::default(), now)?;
+        let gone = before.into_iter().find(|id| !table.is_held(*id));
+        assert_eq!(gone.is_some(), evicted.is_some());
+        Some((id, gone))
     }
 
     #[test]

@@ -68,6 +68,13 @@ impl Agent {
         agent
     }
 
+    /// Open, with the workload `a` in the first namespace.
+    fn with_workload() -> Agent {
+        let agent = Agent::open();
+        agent.hub.set_workload(workload("a", 0));
+        agent
+    }
+
     fn with(deadlines: ZdsDeadlines) -> Agent {
         let (tell, events) = channel();
         let next = Arc::new(Mutex::new(None));

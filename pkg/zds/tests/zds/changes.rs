@@ -36,8 +36,7 @@ fn the_same_again_is_not_told() {
 /// One request, which ztunnel handles as a replacement; no removal before it.
 #[test]
 fn another_netns_or_identity_is_told() {
-    let agent = Agent::open();
-    agent.hub.set_workload(workload("a", 0));
+    let agent = Agent::with_workload();
     let ztunnel = agent.ztunnel_with(&["a"]);
     agent.hub.set_workload(workload("a", 1));
     ztunnel.acks(&add("a", 1));
@@ -70,8 +69,7 @@ fn only_the_last_of_several_changes_is_told() {
 /// A namespace that is unknown again does not end the service.
 #[test]
 fn a_netns_that_is_forgotten_changes_nothing() {
-    let agent = Agent::open();
-    agent.hub.set_workload(workload("a", 0));
+    let agent = Agent::with_workload();
     let ztunnel = agent.ztunnel_with(&["a"]);
     agent.hub.set_workload(workload("a", None));
     ztunnel.hears_nothing();
@@ -84,8 +82,7 @@ fn a_netns_that_is_forgotten_changes_nothing() {
 
 #[test]
 fn removed_and_put_again_is_told_again() {
-    let agent = Agent::open();
-    agent.hub.set_workload(workload("a", 0));
+    let agent = Agent::with_workload();
     let ztunnel = agent.ztunnel_with(&["a"]);
     assert_eq!(agent.event(), accepted("a", 0));
     agent.hub.remove_workload(&"a".into());

@@ -34,8 +34,7 @@ fn serves(agent: &Agent) {
 
 #[test]
 fn hellos_that_are_none() {
-    let agent = Agent::open();
-    agent.hub.set_workload(workload("a", 0));
+    let agent = Agent::with_workload();
     let long = [0x12, 0x80, 0x08].into_iter().chain([b'x'; 1024]).collect::<Vec<u8>>();
     for bad in
         [&b"\xff\xff\xff"[..], b"", b"\x08", b"\x08\x00", b"GET / HTTP/1.1\r\n\r\n", ztunnel::ACK, &long]
@@ -82,8 +81,7 @@ fn no_answer_in_time() {
 
 #[test]
 fn answers_that_are_none() {
-    let agent = Agent::open();
-    agent.hub.set_workload(workload("a", 0));
+    let agent = Agent::with_workload();
     let nothing = [0x12, 0x00];
     for bad in [&b"\xff"[..], b"", ztunnel::HELLO, &nothing, b"\x0a\x02\x0a\x05", b"\x0a\x03\x0a\x01\xff"] {
         let ztunnel = agent.ztunnel();
@@ -108,8 +106,7 @@ fn an_answer_before_anything_was_asked() {
 
 #[test]
 fn an_answer_too_many() {
-    let agent = Agent::open();
-    agent.hub.set_workload(workload("a", 0));
+    let agent = Agent::with_workload();
     let ztunnel = agent.ztunnel_with(&["a"]);
     ztunnel.send(ztunnel::ACK);
     ztunnel.is_closed();
@@ -148,8 +145,7 @@ fn an_answer_too_many_before_the_next_request() {
 
 #[test]
 fn ends_at_every_point() {
-    let agent = Agent::open();
-    agent.hub.set_workload(workload("a", 0));
+    let agent = Agent::with_workload();
     for (requests, how) in (0..3).flat_map(|n| [Shutdown::Write, Shutdown::Both].map(|how| (n, how))) {
         let ztunnel = agent.ztunnel();
         for _ in 0..requests {
@@ -169,8 +165,7 @@ fn ends_at_every_point() {
 
 #[test]
 fn file_descriptors() {
-    let agent = Agent::open();
-    agent.hub.set_workload(workload("a", 0));
+    let agent = Agent::with_workload();
     let fd = netns(3);
     let ztunnel = Ztunnel::dial(&agent.socket());
     ztunnel.try_send(ztunnel::HELLO, &[fd.as_fd()]).unwrap();

@@ -14,8 +14,7 @@ fn nothing_is_left_of_those_who_leave() {
     if has_run_alone("leaks::nothing_is_left_of_those_who_leave") {
         return;
     }
-    let agent = Agent::open();
-    agent.hub.set_workload(workload("a", 0));
+    let agent = Agent::with_workload();
     let sent = netns(1);
     let counts = || [count("/proc/self/fd"), count("/proc/self/task")];
     let before = counts();

@@ -14,8 +14,7 @@ fn impatient() -> Agent {
 
 #[test]
 fn a_refusal_stops_nobody_else() {
-    let agent = Agent::open();
-    agent.hub.set_workload(workload("a", 0));
+    let agent = Agent::with_workload();
     agent.hub.set_workload(workload("b", 1));
     let ztunnel = agent.ztunnel();
     ztunnel.refuses(&add("a", 0), "port in use");

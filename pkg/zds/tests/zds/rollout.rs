@@ -4,8 +4,7 @@ use super::*;
 
 #[test]
 fn the_newest_is_told_everything_and_older_ones_what_ends() {
-    let agent = Agent::open();
-    agent.hub.set_workload(workload("a", 0));
+    let agent = Agent::with_workload();
     let old = agent.ztunnel_with(&["a"]);
     let new = agent.ztunnel_with(&["a"]);
     agent.hub.set_workload(workload("b", 1));
@@ -21,8 +20,7 @@ fn the_newest_is_told_everything_and_older_ones_what_ends() {
 
 #[test]
 fn a_survivor_gets_what_it_missed() {
-    let agent = Agent::open();
-    agent.hub.set_workload(workload("a", 0));
+    let agent = Agent::with_workload();
     agent.hub.set_workload(workload("m", 0));
     let old = agent.ztunnel_with(&["a", "m"]);
     let new = agent.ztunnel_with(&["a", "m"]);
@@ -181,8 +179,7 @@ fn what_all_refuse_is_refused() {
 /// During a rollout the old one relays the traffic of a pod until the new one does.
 #[test]
 fn a_refusal_is_no_news_while_another_one_serves() {
-    let agent = Agent::open();
-    agent.hub.set_workload(workload("a", 0));
+    let agent = Agent::with_workload();
     let _old = agent.ztunnel_with(&["a"]);
     assert_eq!(agent.event(), accepted("a", 0));
     let new = agent.ztunnel();
@@ -224,8 +221,7 @@ fn an_older_one_that_goes_is_not_missed() {
 /// The older one is about to end: it must neither open listeners in the new namespace nor keep the old one.
 #[test]
 fn an_older_one_lets_go_of_a_namespace_that_is_replaced() {
-    let agent = Agent::open();
-    agent.hub.set_workload(workload("a", 0));
+    let agent = Agent::with_workload();
     let old = agent.ztunnel_with(&["a"]);
     let new = agent.ztunnel_with(&["a"]);
     agent.hub.set_workload(workload("a", 1));

@@ -9,8 +9,7 @@ use super::*;
 
 #[test]
 fn hello_then_adds_and_keeps_then_the_end() {
-    let agent = Agent::open();
-    agent.hub.set_workload(workload("a", 0));
+    let agent = Agent::with_workload();
     agent.hub.set_workload(workload("b", None));
     agent.hub.set_workload(workload("c", 1));
     let ztunnel = Ztunnel::dial(&agent.socket());
@@ -149,8 +148,7 @@ fn nothing_is_kept_after_the_snapshot() {
 
 #[test]
 fn everything_is_told_again_to_one_that_reconnects() {
-    let agent = Agent::open();
-    agent.hub.set_workload(workload("a", 0));
+    let agent = Agent::with_workload();
     let ztunnel = agent.ztunnel_with(&["a"]);
     let connections = |connected, synced| Ok(ZdsEvent::Connections { connected, synced, unknown: 0 });
     assert_eq!(agent.events.recv_timeout(PATIENCE), connections(1, 0));
