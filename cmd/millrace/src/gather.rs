@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail};
 use cluster_report::{
     Cluster, NetworkObjects, NodeAnswer, NodeMessage, NodeReply, Pod, UnreadObjects, uncovered_nodes,
+    unreported_pods,
 };
 use futures_util::{StreamExt as _, stream};
 use kube_api::{ApiErrorKind, KubeClient, KubeconfigChoice, KubeconfigSession};
-use model::{DaemonSet, Node};
+use model::{DaemonSet, Node, PodName};
 use report::{Proof, SimulatedChange, percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -23,6 +24,8 @@ use crate::{
 /// Names of these objects in messages.
 const NAMESPACES: &str = "namespaces";
 pub(crate) const PODS: &str = "pods";
+/// Maximum number of pods that are read again.
+const MOST_REREAD: usize = 64;
 /// Network objects: name in messages, or API path.
 const CILIUM: &str = "ConfigMap cilium-config";
 const FELIX: &str = "/apis/crd.projectcalico.org/v1/felixconfigurations/default";
@@ -140,10 +143,30 @@ impl<'a> ClusterSource<'a> {
             bail!("there is no node {name}");
         }
         cluster.daemon_sets = value_or_default(daemon_sets, &mut cluster.unread);
+        self.reread_unreported(&mut cluster).await;
         if let Some(namespace) = namespace {
             cluster.keep_namespace(namespace);
         }
         Ok(cluster)
+    }
+
+    /// Reads pods again that their agents do not report: they may have ended since. Of those that cannot be read nothing new is
+    /// known.
+    async fn reread_unreported(&self, cluster: &mut Cluster) {
+        let questions = unreported_pods(cluster).into_iter().take(MOST_REREAD).map(async |name| {
+            let found = self.find_object::<Pod>(PODS, &name.api_path()).await;
+            (name, found)
+        });
+        let mut questions = stream::iter(questions).buffer_unordered(usize::from(self.options.concurrency));
+        while let Some((PodName { namespace, name }, found)) = questions.next().await {
+            if let Ok(now) = found {
+                let is_other = |pod: &Pod| pod.metadata.namespace != namespace || pod.metadata.name != name;
+                cluster.pods.retain(is_other);
+                let is_on_node =
+                    |pod: &Pod| cluster.only_node.as_ref().is_none_or(|node| pod.spec.node_name == *node);
+                cluster.pods.extend(now.filter(is_on_node));
+            }
+        }
     }
 
     /// Returns the objects affected by a change, of one namespace if labels change, without the agents' states, and each agent's

@@ -1,14 +1,14 @@
 //! Facts from the API server.
 
 use std::{
+    collections::BTreeMap,
     future::{self, Future},
     pin::Pin,
-    task::Poll,
     time::{Duration, Instant},
 };
 
 use enrolment::{Fact, UnconfirmedObjects, WatchedCollection};
-use futures_util::{Stream, future::Either, stream};
+use futures_util::{Stream, StreamExt as _, future::Either, stream};
 use kube_api::{ApiErrorKind, Collection, Error, KubeClient, ListEvent};
 use model::{Namespace, ObjectMeta, Pod, PodName, PodUid};
 use retry::{Backoff, LastError};
@@ -115,9 +115,8 @@ struct ApiFollower<F> {
     witnessed: Option<Instant>,
     asked: Instant,
     last: LastError,
-    /// Last errors of the watches of pods and of namespaces.
-    pods_error: LastError,
-    namespaces_error: LastError,
+    /// Last error of each watch.
+    watch_errors: BTreeMap<WatchedCollection, LastError>,
 }
 
 impl<F: Fn(Fact) + Send> ApiFollower<F> {
@@ -136,8 +135,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
             witnessed: None,
             asked: Instant::now(),
             last: LastError::default(),
-            pods_error: LastError::default(),
-            namespaces_error: LastError::default(),
+            watch_errors: BTreeMap::new(),
         }
     }
 
@@ -149,19 +147,12 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         let mut attempts = Backoff::new(RELIST, LAST_RELIST).start_attempts();
         loop {
             // Restarted after a first list that is not credible.
-            let mut pods = Box::pin(self.watch_pods());
+            let pods = Box::pin(self.watch_pods()).map(CollectionEvent::pod_event);
+            let mut events = stream::select(pods, namespaces.as_mut().map(CollectionEvent::namespace_event));
             let mut asking: Option<ApiQuery> = None;
             loop {
-                let events = future::poll_fn(|context| {
-                    // Both may be ready; the other one is handled in the next iteration.
-                    if let Poll::Ready(event) = pods.as_mut().poll_next(context) {
-                        return Poll::Ready(event.map(CollectionEvent::pod_event));
-                    }
-                    let namespaces = namespaces.as_mut().poll_next(context);
-                    namespaces.map(|event| event.map(CollectionEvent::namespace_event))
-                });
                 let question = asking.get_or_insert_with(|| self.next_question());
-                match futures_util::future::select(events, question).await {
+                match futures_util::future::select(events.next(), question).await {
                     Either::Left((None, _)) => future::pending().await, // a watch never ends by itself
                     Either::Left((Some(CollectionEvent::Failed(collection, error)), _)) => {
                         let ends = self.scope == FollowScope::Pods && error.kind() == ApiErrorKind::Refused;
@@ -203,10 +194,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
     /// Sends each failure of a watch, and its recovery. Logs each error once.
     fn record_watch(&mut self, collection: WatchedCollection, result: Result<(), &Error>) {
         let resource = collection.as_str();
-        let last = match collection {
-            WatchedCollection::Pods => &mut self.pods_error,
-            WatchedCollection::Namespaces => &mut self.namespaces_error,
-        };
+        let last = self.watch_errors.entry(collection).or_default();
         match result {
             Ok(()) if !last.clear() => return,
             Ok(()) => info!(target: "ambient", resource, "watch restored"),

@@ -14,6 +14,7 @@ use serde::Serialize;
 pub(crate) use basis::Missing;
 pub(crate) use labels::findings as label_findings;
 pub(crate) use lookup::Lookup;
+pub use mesh_pods::unreported_pods;
 pub use nodes::uncovered_nodes;
 pub(crate) use nodes::{preflight_findings, unchecked_node};
 pub(crate) use policies::findings_at as policy_findings;
@@ -118,6 +119,7 @@ pub fn check(cluster: &Cluster) -> CheckReport {
     findings.extend(mesh_pods::findings(&lookup));
     findings.extend(policies::findings(&lookup));
     let findings = complete_findings(findings, &cluster.unread);
+    let is_silent = findings.iter().any(|finding| finding.code == Code::AgentSilent);
     let unanswered = cluster.unanswered_nodes();
     let excepted = excepted_pods(cluster);
     let missing = Missing { cluster, findings: &findings };
@@ -126,7 +128,7 @@ pub fn check(cluster: &Cluster) -> CheckReport {
     CheckReport {
         schema: "millrace.check/v1",
         verdict: overall_verdict(&checks),
-        partial: !unanswered.is_empty() || !cluster.unread.is_empty(),
+        partial: is_silent || !cluster.unread.is_empty(),
         counts: cluster_counts(cluster, &excepted),
         checks,
         findings,

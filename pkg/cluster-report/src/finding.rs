@@ -135,7 +135,7 @@ finding_codes! {
     NodeWithoutAgent "node-without-agent" Nodes Warning Check [Nodes Agents] "every schedulable Linux node runs an agent"
         "Check the DaemonSet's nodeSelector, affinity and tolerations against the node's labels and taints."
     /// A node with pods of the mesh runs no agent.
-    MeshWithoutAgent "mesh-without-agent" Nodes Error Check [Pods Namespaces Nodes Agents] "every node with pods of the mesh runs an agent"
+    MeshWithoutAgent "mesh-without-agent" Nodes Error Check [Pods Namespaces Agents] "every node with pods of the mesh runs an agent"
         "Make the DaemonSet select the node, or move the pods: nothing captures new pods there."
     /// A node still has the taint for nodes without an agent.
     NodeTainted "node-tainted" Nodes Error Check [Nodes Agents] "no node with a ready agent has the taint for nodes without one"
@@ -183,8 +183,8 @@ finding_codes! {
     PodOlderThanPlugin "pod-older-than-plugin" Pods Error Check [Pods Namespaces Agents Answers Observations MeshNodes MeshPods] "no pod of the mesh is older than the plugin on its node"
         "Restart the pod, or let the agent repair such pods: docs/repair.md."
     /// A mesh pod is not reported by its node's agent.
-    PodNotReported "pod-not-reported" Pods Warning Check [Pods Namespaces Agents Answers Observations MeshNodes MeshPods] "every pod of the mesh is reported by its node's agent"
-        "Run the check again; if it lasts, restart the pod, unless the agent's excluded namespaces or selectors leave it out."
+    PodNotReported "pod-not-reported" Pods Unknown Check [Pods Namespaces Agents Answers Observations MeshNodes MeshPods] "every pod of the mesh is reported by its node's agent"
+        "Run the check again; if it lasts, restart the agent on its node, or the pod if that agent may not list pods."
     /// Labels of a pod contradict each other.
     PodLabels "pod-labels" Pods Warning Check [Pods] "labels of pods do not contradict their sidecars"
         "Remove the label or the sidecar: a pod with a sidecar is never captured by ambient mode."

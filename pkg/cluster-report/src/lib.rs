@@ -16,7 +16,9 @@ mod simulate;
 mod text;
 mod ztunnel_ports;
 
-pub use check::{CheckLine, CheckReport, Counts, ExceptedPod, Verdict, check, uncovered_nodes};
+pub use check::{
+    CheckLine, CheckReport, Counts, ExceptedPod, Verdict, check, uncovered_nodes, unreported_pods,
+};
 pub use cluster::{Cluster, NodeAnswer, NodeMessage, UnreadObjects, mesh_membership};
 pub use finding::{Code, DOCS, Finding, ObjectName, Section, Severity};
 pub use junit::render_junit;

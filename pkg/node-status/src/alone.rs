@@ -1,21 +1,17 @@
 //! Observation without an agent: the kernel's state, and the last agent's record.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::SystemTime,
-};
+use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
 
 use capture_modes::{CaptureSettings, InPodConfig, found_on_node as observe_installed, open_path};
 use firewall::CapturedTraffic;
 use model::Family;
 use netns::{Netns, NetnsId};
-use node_plan::{ObservedState, ZtunnelFallback, ZtunnelSlot};
+use node_plan::{ZtunnelFallback, ZtunnelSlot};
 use pod_capture::{captured_families, has_listener};
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
     CaptureState, Comparison, FirewallRule, KernelView, NetworkState, NodeState, PodState, RedirectionMode,
-    StatePart, StateReport, SysctlState, Unobserved, ZtunnelView,
+    StatePart, StateReport, Unobserved, ZtunnelView,
 };
 use rules::{
     ChainSet, SavedTables,
@@ -108,7 +104,8 @@ fn observe_network(settings: &CaptureSettings, mode: Option<RedirectionMode>) ->
     // Everything on the node, and in the ztunnels that its routes lead to.
     match path.and_then(|mut path| Ok(observe_installed(settings, &mut path)?)) {
         Ok(observed) => {
-            let sysctls = observed_sysctls(&observed);
+            // The last agent's record shows which of them are ours.
+            let sysctls = node::ShownObjects::from(&observed).sysctls;
             state.node.active_slot = node::active_slot(settings, &observed).map(ZtunnelSlot::number);
             let observation = node::KernelObservation { observed: Some(observed), unobserved: Vec::new() };
             node::add_network(settings, None, observation, &mut state);
@@ -126,18 +123,6 @@ fn unobserved_report(why: String) -> StateReport {
     state
 }
 
-/// Returns all observed settings: the last agent's record shows which of them are ours.
-fn observed_sysctls(observed: &ObservedState) -> Vec<SysctlState> {
-    let of = |place: String, all: &BTreeMap<String, String>| {
-        all.iter().map(|setting| node::show_sysctl(&place, setting)).collect::<Vec<_>>()
-    };
-    let inside = ZtunnelSlot::BOTH.into_iter().filter_map(|slot| {
-        let found = slot.select_from(&observed.inside).as_ref()?;
-        Some(of(format!("ztunnel {slot}"), &found.sysctls))
-    });
-    [of("node".to_owned(), &observed.sysctls)].into_iter().chain(inside).flatten().collect()
-}
-
 fn forget_differences(network: &mut NetworkState) {
     network.ipsets.differences.clear();
     network.rules.differences.clear();
@@ -149,19 +134,19 @@ fn forget_differences(network: &mut NetworkState) {
 
 /// Compares the last desired state with the current one; an unobserved network has no observed objects.
 fn compare_network(last: NetworkState, now: NetworkState) -> NetworkState {
-    let (mut links, mut sysctls) = (now.links.observed, now.sysctls.observed);
+    let mut links = now.links.observed;
     // Only an agent that knows the desired peer of a link knows its actual one.
     links.iter_mut().flatten().for_each(|link| link.correct = true);
-    let desired: BTreeSet<_> = last.sysctls.desired.iter().map(|one| (&one.netns, &one.name)).collect();
-    if let Some(all) = &mut sysctls {
-        all.retain(|one| desired.contains(&(&one.netns, &one.name)));
-    }
+    let sysctls = last.sysctls.desired;
     NetworkState {
         ipsets: compare_objects(last.ipsets.desired, now.ipsets.observed),
         rules: compare_objects(last.rules.desired, now.rules.observed),
         routes: compare_objects(last.routes.desired, now.routes.observed),
         links: compare_objects(last.links.desired, links),
-        sysctls: compare_objects(last.sysctls.desired, sysctls),
+        sysctls: match now.sysctls.observed {
+            Some(observed) => node::compare_sysctls(sysctls, observed),
+            None => Comparison::without_observation(sysctls),
+        },
         firewall: compare_firewall(last.firewall.desired, now.firewall.observed),
         foreign: now.foreign,
         overruling: now.overruling,

@@ -16,9 +16,8 @@ use report::{
 };
 
 use crate::{firewall::compare_shown_rules, steps};
-use objects::{ComparedLists, NetworkObjects};
 
-pub(super) use objects::show_sysctl;
+pub(super) use objects::{ShownObjects, compare_sysctls};
 
 /// Returns the slot that the kernel sends new connections to.
 pub(super) fn active_slot(settings: &CaptureSettings, observed: &ObservedState) -> Option<ZtunnelSlot> {
@@ -127,32 +126,30 @@ fn compare_network(
     let in_sets = observed.sets.values().flatten().map(|(ip, uid)| (*ip, uid.clone()));
     let is_observed = |part| !unobserved.iter().any(|unobserved| unobserved.part == part);
     let has_ztunnels = is_observed(StatePart::ZtunnelNamespace);
-    let (mut node, mut found) = (NetworkObjects::from(&want.node), NetworkObjects::from(observed));
-    if !has_ztunnels {
-        node.omit_observed_with_ztunnel(&mut found);
-    }
-    let mut all = ComparedLists::default();
-    all.add_netns("node", &node, &found);
+    let (mut expected, mut found) = (ShownObjects::default(), ShownObjects::from(observed));
+    expected.add_desired("node", &want.node);
     for slot in ZtunnelSlot::BOTH {
-        let place = place_name(&NetnsPlace::Ztunnel(slot));
-        let nothing = NetworkObjects::default();
-        let (want, have) = (slot.select_from(&want.inside), slot.select_from(&observed.inside));
-        if have.is_none() && !has_ztunnels {
-            continue;
+        let is_known = has_ztunnels || slot.select_from(&observed.inside).is_some();
+        if let Some(inside) = slot.select_from(&want.inside).as_ref().filter(|_| is_known) {
+            expected.add_desired(&place_name(&NetnsPlace::Ztunnel(slot)), inside);
         }
-        let want = want.as_ref().map_or(nothing.clone(), Into::into);
-        all.add_netns(&place, &want, &have.as_ref().map_or(nothing, Into::into));
     }
-    let mut firewall = compare_shown_rules(all.desired.firewall, all.observed.firewall);
+    if !has_ztunnels {
+        // Only observed together with a ztunnel: the peers of links, and settings of its interface.
+        found.links.iter_mut().for_each(|link| link.correct = true);
+        let is_found = |name: &str| observed.sysctls.contains_key(name);
+        expected.sysctls.retain(|one| one.netns != "node" || is_found(&one.name));
+    }
+    let mut firewall = compare_shown_rules(expected.firewall, found.firewall);
     if !is_observed(StatePart::Firewall) {
         firewall = Comparison::without_observation(firewall.desired);
     }
     NetworkState {
         ipsets: compare_members(&desired.members, in_sets, set),
-        rules: Comparison::compare_sets(all.desired.rules, all.observed.rules),
-        routes: Comparison::compare_sets(all.desired.routes, all.observed.routes),
-        links: Comparison::compare_sets(all.desired.links, all.observed.links),
-        sysctls: all.sysctls,
+        rules: Comparison::compare_sets(expected.rules, found.rules),
+        routes: Comparison::compare_sets(expected.routes, found.routes),
+        links: Comparison::compare_sets(expected.links, found.links),
+        sysctls: compare_sysctls(expected.sysctls, found.sysctls),
         firewall,
         foreign: observed.foreign.clone(),
         overruling: observed.bypass_reasons().collect(),

@@ -6,11 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use agent::{AgentSnapshot, KnownPod};
+use agent::AgentSnapshot;
 use agent_protocol::PodRecord;
 use daemon_settings::DaemonSettings;
 use enrolment::{EnrolmentPolicy, EnrolmentReason, PodDecision, SkipReason};
-use model::{PodName, PodUid};
+use model::{Pod, PodName, PodUid};
 use netns::{Netns, NetnsId};
 use pod_capture::recorded_netns;
 use pod_identity::{PodIds, belongs_to};
@@ -23,7 +23,7 @@ use rules::RecordedRules;
 
 use crate::{
     local,
-    pods::{NodeNetwork, PodContext, PodRedirects},
+    pods::{NodeNetwork, PodContext, PodRedirects, creation_time},
     sidecar::{self, NetnsPaths, SIDECAR},
     stale_collections,
 };
@@ -130,15 +130,9 @@ pub(super) fn observe_recorded(
 ) -> StateReport {
     let known = snapshot.filter(|snapshot| snapshot.has_pods);
     let followed = known.iter().flat_map(|snapshot| &snapshot.pods);
-    let ids: BTreeMap<PodName, PodIds> =
-        followed.map(|known| (known.pod.name(), PodIds::from(&known.pod))).collect();
-    // A predecessor of this name is not the pod that the API server reports.
-    let is_current = |record: &&Arc<PodRecord>| {
-        record.error.is_none() && ids.get(&pod_name(record)).is_none_or(|ids| belongs_to(record, ids))
-    };
-    let current: Vec<_> = records.iter().filter(is_current).collect();
-    let mut pods: Vec<PodState> = current.iter().map(|record| recorded_pod(record)).collect();
-    let mut redirects = PodRedirects::new();
+    let followed = followed.map(|known| (known.pod.name(), &known.pod)).collect();
+    let recorded = recorded_pods(records, &followed);
+    let (mut pods, mut redirects) = (Vec::new(), PodRedirects::new());
     let network = NetworkState::nothing_desired();
     if let Some(snapshot) = known {
         let traces = &settings.ambient_traces.agent;
@@ -146,11 +140,10 @@ pub(super) fn observe_recorded(
         let policy = EnrolmentPolicy { excluded_namespaces, ..EnrolmentPolicy::default() };
         let of_node = NodeNetwork::from_state(&network);
         let context = PodContext { snapshot, network: of_node, settings: traces, policy: &policy };
-        let recorded: BTreeSet<PodName> = current.iter().map(|record| pod_name(record)).collect();
-        let is_recorded = |known: &&KnownPod| recorded.contains(&known.pod.name());
-        let others = snapshot.pods.iter().filter(|known| !is_recorded(known));
+        let others = snapshot.pods.iter().filter(|known| !recorded.contains_key(&known.pod.name()));
         pods.extend(others.map(|known| context.pod_state(known, &mut redirects)));
     }
+    pods.extend(recorded.into_values());
     let places = NetnsPaths { netns_directory: &settings.netns_directory, proc: Some(&settings.host_proc) };
     sidecar::observe_sidecars(places, records, &redirects, cache, &mut pods);
     let missing = if known.is_some() { None } else { unrecorded_netns(records, places) };
@@ -165,6 +158,23 @@ pub(super) fn observe_recorded(
         network,
         ..local::empty_report()
     }
+}
+
+/// Returns each pod by its newest ADD that succeeded. `followed`: the pods that the API server reports, by name, of which a
+/// predecessor of that name is none.
+fn recorded_pods(
+    records: &[Arc<PodRecord>],
+    followed: &BTreeMap<PodName, &Pod>,
+) -> BTreeMap<PodName, PodState> {
+    let pods = in_order(records, |_| true).filter_map(|record| {
+        let name = pod_name(record);
+        let pod = followed.get(&name);
+        let is_current =
+            record.error.is_none() && pod.is_none_or(|pod| belongs_to(record, &PodIds::from(*pod)));
+        let created_at = pod.and_then(|pod| creation_time(pod));
+        is_current.then(|| (name, PodState { created_at, ..recorded_pod(record) }))
+    });
+    pods.collect()
 }
 
 /// Pods whose ADDs recorded network namespaces: of several with one number, the newest, because the others have ended.
@@ -327,6 +337,28 @@ mod tests {
             ("web", "3", Some(RedirectionMode::InPod)),
         ];
         assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn a_pod_with_several_records_is_listed_once_and_its_predecessor_not_at_all() {
+        let record = |at: &str, uid: &str| {
+            let record = json!({"namespace": "shop", "name": "web", "uid": uid, "container": at, "at": at});
+            Arc::new(serde_json::from_value::<PodRecord>(record).unwrap())
+        };
+        let records = [record("2", "u"), record("1", "u"), record("3", "of-another")];
+        let metadata = json!({
+            "namespace": "shop", "name": "web", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z",
+        });
+        let web: Pod = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+        for (followed, expected) in [
+            (BTreeMap::from([(web.name(), &web)]), (Some("2"), Some("2026-01-01T00:00:00Z"))),
+            (BTreeMap::new(), (Some("3"), None)),
+        ] {
+            let pods = recorded_pods(&records, &followed);
+            let shown = pods.values();
+            let shown = shown.map(|pod| (pod.last_transition_time.as_deref(), pod.created_at.as_deref()));
+            assert_eq!(shown.collect::<Vec<_>>(), [expected]);
+        }
     }
 
     #[test]

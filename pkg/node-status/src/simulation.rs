@@ -12,7 +12,7 @@ use agent_protocol::PodRecord;
 use capture_modes::{CaptureConfig, CaptureSettings, InPodConfig};
 use daemon_settings::SimulatedSettings;
 use enrolment::{
-    EnrolmentPolicy, SkipReason,
+    EnrolmentPolicy, PodDecision, SkipReason,
     ambient::{AmbientStanding, pod_standing},
     exceptions::RequestedExceptions,
     inpod::{EffectiveOptions, InPodAnnotations},
@@ -28,7 +28,7 @@ use rules::inpod::{PodExceptions, PodOptions};
 
 use crate::{
     inpod::bypass_view,
-    pods::{SidecarDecision, decide_sidecar, state_reason},
+    pods::{decide_sidecar, sidecar_reason, state_reason},
     records::{NetnsOwners, netns_by_record},
     redirection_mode,
     sidecar::{self, NetnsPaths},
@@ -286,20 +286,18 @@ fn pod_membership(
     basis: &DecisionBasis<'_>,
 ) -> (Option<RedirectionMode>, StateReason) {
     let standing = pod_standing(pod, namespace, &basis.policy);
-    let has_sidecar = decide_sidecar(pod, namespace, &basis.policy);
-    match (&standing, has_sidecar) {
+    let decision = decide_sidecar(pod, namespace, &basis.policy);
+    match (&standing, decision) {
         (AmbientStanding::Member { .. } | AmbientStanding::Pending(_), _) if basis.mode.is_some() => {
             (basis.mode, state_reason(&standing))
         }
-        (_, SidecarDecision::Redirected(_) | SidecarDecision::Unreadable(_)) => {
-            (Some(RedirectionMode::Sidecar), SidecarDecision::state_reason())
-        }
+        (_, Ok(PodDecision::Sidecar(_)) | Err(_)) => (Some(RedirectionMode::Sidecar), sidecar_reason()),
         (AmbientStanding::Member { .. } | AmbientStanding::Pending(_), _) => {
             let (code, message) = ("ambient-off".to_owned(), "ambient mode is off".to_owned());
             (None, StateReason { code, message })
         }
-        (_, SidecarDecision::Outside(reason)) => (None, state_reason(&AmbientStanding::Out(reason))),
-        (_, SidecarDecision::Ambient) => (None, state_reason(&standing)),
+        (_, Ok(PodDecision::Skip(reason))) => (None, state_reason(&AmbientStanding::Out(reason))),
+        (_, Ok(PodDecision::Ambient(_))) => (None, state_reason(&standing)),
     }
 }
 

@@ -55,6 +55,11 @@ impl PlannedPath {
     }
 }
 
+/// Returns a packet to this address, as a process of root sends it.
+pub(crate) fn packet_to(dest: SocketAddr, protocol: TransportProtocol) -> FirstPacket {
+    FirstPacket { source: None, dest, protocol, interface: INTERFACE, uid: 0, gid: 0, mark: 0 }
+}
+
 /// Returns an address for documentation, from which packets arrive.
 pub(crate) fn foreign_address(family: Family) -> IpAddr {
     match family {
@@ -81,14 +86,9 @@ pub(crate) fn plan_paths(
 /// Returns the paths of packets that arrive at the pod's own address.
 fn plan_inbound(own: IpAddr, rules: &RuleSet, spec: InboundSpec) -> Vec<PlannedPath> {
     let family = Family::from_ip(own);
-    let arriving = |source, port| FirstPacket {
-        source: Some(source),
-        dest: SocketAddr::new(own, port),
-        protocol: TransportProtocol::Tcp,
-        interface: INTERFACE,
-        uid: 0,
-        gid: 0,
-        mark: 0,
+    let arriving = |source, port| {
+        let packet = packet_to(SocketAddr::new(own, port), TransportProtocol::Tcp);
+        FirstPacket { source: Some(source), ..packet }
     };
     let foreign = foreign_address(family);
     let ports = Candidates::from_rules(rules, family, true).ports.into_iter();
@@ -221,14 +221,9 @@ impl Candidates {
     ) -> Option<RedirectedPacket> {
         let packets = self.owners.iter().flat_map(|(uid, gid)| {
             self.addresses.iter().flat_map(move |ip| {
-                ports.iter().map(move |port| FirstPacket {
-                    source: None,
-                    dest: SocketAddr::new(*ip, *port),
-                    protocol,
-                    interface: INTERFACE,
-                    uid: *uid,
-                    gid: *gid,
-                    mark: 0,
+                ports.iter().map(move |port| {
+                    let packet = packet_to(SocketAddr::new(*ip, *port), protocol);
+                    FirstPacket { uid: *uid, gid: *gid, ..packet }
                 })
             })
         });

@@ -132,23 +132,16 @@ fn judge_undelivered(observed: &Observation) -> (ProofResult, String) {
 
 #[cfg(test)]
 mod tests {
-    use model::{IfName, Port};
+    use model::Port;
     use rules::{FirstPacket, TransportProtocol};
 
     use super::*;
+    use crate::plan::packet_to;
 
     const DEST: &str = "192.0.2.1:80";
 
     fn judged(expected: PacketVerdict, observed: &Observation) -> ProofPath {
-        let packet = FirstPacket {
-            dest: DEST.parse().unwrap(),
-            source: None,
-            protocol: TransportProtocol::Tcp,
-            interface: IfName::known("eth0"),
-            uid: 0,
-            gid: 0,
-            mark: 0,
-        };
+        let packet = packet_to(DEST.parse().unwrap(), TransportProtocol::Tcp);
         judge_path(&PlannedPath { name: "application-tcp", packet, sender: (0, 0), expected }, observed)
     }
 
@@ -199,15 +192,8 @@ mod tests {
     }
 
     fn judged_arriving(expected: PacketVerdict, observed: &Observation) -> ProofPath {
-        let packet = FirstPacket {
-            source: Some("192.0.2.1".parse().unwrap()),
-            dest: "10.0.0.2:80".parse().unwrap(),
-            protocol: TransportProtocol::Tcp,
-            interface: IfName::known("eth0"),
-            uid: 0,
-            gid: 0,
-            mark: 0,
-        };
+        let packet = packet_to("10.0.0.2:80".parse().unwrap(), TransportProtocol::Tcp);
+        let packet = FirstPacket { source: Some("192.0.2.1".parse().unwrap()), ..packet };
         judge_path(&PlannedPath { name: "inbound-tcp", packet, sender: (0, 0), expected }, observed)
     }
 

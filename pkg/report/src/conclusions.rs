@@ -6,7 +6,7 @@ use std::{cmp::Reverse, collections::BTreeMap};
 use pod_status::CaptureState;
 
 use crate::{
-    explain::{self, PodCause, describe_unobserved},
+    explain::{self, NodeFault, PodCause, describe_unobserved},
     findings::{NodeFinding, Severity, StateCause},
     pod::PodState,
     preflight,
@@ -18,23 +18,24 @@ use crate::{
 impl StateReport {
     /// Derives [`StateReport::findings`], [`StateReport::causes`] and the message of each pod from the other members.
     pub fn fill_conclusions(&mut self) {
-        let due: Vec<PodCause> = self.pods.iter().map(|pod| explain::pod_cause(self, pod)).collect();
+        let faults = explain::node_faults(self);
+        let due: Vec<PodCause> = self.pods.iter().map(|pod| explain::pod_cause(self, pod, &faults)).collect();
         self.causes = group_causes(self, &due);
-        self.findings = node_findings(self, &due);
+        self.findings = node_findings(self, faults, &due);
         for (pod, cause) in self.pods.iter_mut().zip(due) {
             pod.message = pod_message(pod, cause.message);
         }
     }
 }
 
-fn node_findings(state: &StateReport, due: &[PodCause]) -> Vec<NodeFinding> {
+fn node_findings(state: &StateReport, faults: Vec<NodeFault>, due: &[PodCause]) -> Vec<NodeFinding> {
     let unobserved = describe_unobserved(state).into_iter().map(|message| NodeFinding {
         severity: Some(Severity::Unknown),
         code: "unobserved".to_owned(),
         message,
         advice: Vec::new(),
     });
-    let faults = explain::node_faults(state).chain(hidden_faults(state, due));
+    let faults = explain::list_faults(state, faults).chain(hidden_faults(state, due));
     let mut all: Vec<NodeFinding> = faults.chain(unobserved).collect();
     all.extend(preflight::preflight_findings(&state.preflight));
     all.sort_by_key(|finding| Reverse(finding.severity)); // stable sort

@@ -10,7 +10,6 @@ mod unknown;
 
 use std::fmt;
 
-use faults::NodeFault;
 use finding::Finding;
 use impersonal::strip_pod_identity;
 use jiff::{SignedDuration, Timestamp};
@@ -18,6 +17,7 @@ use model::PodUid;
 use pod_status::{CaptureState, RedirectionMode};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use faults::{NodeFault, node_faults};
 pub use finding::PodVerdict;
 pub(crate) use sentences::describe_unobserved;
 
@@ -64,7 +64,7 @@ pub struct Explanation {
 
 /// Explains one pod, also one that the document does not have.
 pub fn explain_pod(state: &StateReport, namespace: &str, name: &str) -> Explanation {
-    let faults = faults::node_faults(state);
+    let faults = node_faults(state);
     let Some(pod) = state.pod(namespace, name) else {
         let found = unknown::unknown_pod_finding(state, namespace, name);
         let explanation = Explanation {
@@ -75,20 +75,7 @@ pub fn explain_pod(state: &StateReport, namespace: &str, name: &str) -> Explanat
         };
         return join_finding(explanation, found, faults);
     };
-    let mut found = known::pod_finding(state, pod);
-    // A healthy pod is affected by a fault of its node now or soon; the fault is then the news.
-    let can_suffer =
-        matches!(pod.capture, CaptureState::Captured | CaptureState::Pending | CaptureState::Unknown);
-    let plain = ["captured", "captured-sidecar", "pending", "unobserved"].contains(&found.code.as_str());
-    if let (true, true, Some(fault)) =
-        (can_suffer, plain, faults.iter().find(|fault| fault.concerns_pod(pod)))
-    {
-        fault.finding.code.clone_into(&mut found.code);
-        if found.verdict == PodVerdict::Healthy {
-            found.verdict = fault.finding.verdict;
-        }
-        found.message = format!("{} But {}", found.message, lowercase_first_word(&fault.finding.message));
-    }
+    let found = stated_finding(state, pod, &faults);
     let explanation = Explanation {
         pod: sanitize_text(&pod.title()),
         // Without ambient mode it may be that of the pod's record, which the runtime chose.
@@ -103,6 +90,24 @@ pub fn explain_pod(state: &StateReport, namespace: &str, name: &str) -> Explanat
     join_finding(explanation, found, faults)
 }
 
+/// Returns the finding about a pod; for a healthy one, the fault of its node that affects it now or soon.
+fn stated_finding(state: &StateReport, pod: &PodState, faults: &[NodeFault]) -> Finding {
+    let mut found = known::pod_finding(state, pod);
+    let can_suffer =
+        matches!(pod.capture, CaptureState::Captured | CaptureState::Pending | CaptureState::Unknown);
+    let plain = ["captured", "captured-sidecar", "pending", "unobserved"].contains(&found.code.as_str());
+    if let (true, true, Some(fault)) =
+        (can_suffer, plain, faults.iter().find(|fault| fault.concerns_pod(pod)))
+    {
+        fault.finding.code.clone_into(&mut found.code);
+        if found.verdict == PodVerdict::Healthy {
+            found.verdict = fault.finding.verdict;
+        }
+        found.message = format!("{} But {}", found.message, lowercase_first_word(&fault.finding.message));
+    }
+    found
+}
+
 /// Cause of a pod's state.
 pub(crate) struct PodCause {
     /// Clause that does not name the pod: for a pod in its desired state, why this state is desired; for every other, the fault.
@@ -115,17 +120,16 @@ pub(crate) struct PodCause {
     pub(crate) is_hidden_fault: bool,
 }
 
-/// Returns the cause of a pod's state.
-pub(crate) fn pod_cause(state: &StateReport, pod: &PodState) -> PodCause {
+/// Returns the cause of a pod's state. `faults`: of [`node_faults`].
+pub(crate) fn pod_cause(state: &StateReport, pod: &PodState, faults: &[NodeFault]) -> PodCause {
     let is_hidden_fault = is_captured_with_fault(state, pod);
     if !is_hidden_fault && matches!(pod.capture, CaptureState::Captured | CaptureState::Outside) {
         let (message, code) = (to_clause(&pod.reason.message), pod.reason.code.clone());
         return PodCause { message, code, advice: Vec::new(), is_hidden_fault };
     }
-    let Explanation { message, code, .. } = explain_pod(state, &pod.namespace, &pod.name);
-    let first = to_clause(message.split_inclusive(". ").next().unwrap_or_default());
-    let (message, advice) = (strip_pod_identity(pod, &first), known::pod_finding(state, pod).advice);
-    PodCause { message, code, advice, is_hidden_fault }
+    let Finding { message, code, advice, .. } = stated_finding(state, pod, faults);
+    let first = to_clause(sanitize_text(&message).split_inclusive(". ").next().unwrap_or_default());
+    PodCause { message: strip_pod_identity(pod, &first), code, advice, is_hidden_fault }
 }
 
 /// Whether a pod is captured and has a fault of its own, which its state does not show, such as DNS queries that nothing answers. A
@@ -158,13 +162,13 @@ pub fn missing_ztunnel(state: &StateReport) -> Option<&'static str> {
     known::node_without_ztunnel(state).map(|(there, _)| there)
 }
 
-/// Returns all faults of the node, whichever pods they affect, the worst first.
-pub(crate) fn node_faults(state: &StateReport) -> impl Iterator<Item = NodeFinding> {
+/// Returns all faults of the node as findings, whichever pods they affect, the worst first. `faults`: of [`node_faults`].
+pub(crate) fn list_faults(state: &StateReport, faults: Vec<NodeFault>) -> impl Iterator<Item = NodeFinding> {
     let missing = known::node_without_ztunnel(state)
         .map(|(message, advice)| Finding::new_unhealthy("no-ztunnel", format!("{message}."), advice));
-    let faults = faults::node_faults(state).into_iter().map(|fault| fault.finding);
-    missing.into_iter().chain(faults).map(|Finding { code, message, advice, .. }| NodeFinding {
-        severity: Some(Severity::Error),
+    let faults = faults.into_iter().map(|fault| fault.finding);
+    missing.into_iter().chain(faults).map(|Finding { code, verdict, message, advice }| NodeFinding {
+        severity: Some(if verdict == PodVerdict::Unknown { Severity::Unknown } else { Severity::Error }),
         code,
         message: sanitize_text(&message),
         advice,
@@ -194,17 +198,18 @@ fn lowercase_first_word(sentence: &str) -> String {
     }
 }
 
-/// For people: the statement first, then the evidence, then advice.
+/// For people: the statement first, then the evidence, then advice. What another program has sent may have control characters.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let capture = self.capture.map_or("not known", CaptureState::as_str);
         let mode = self.mode.map_or_else(String::new, |mode| format!(", mode {mode}"));
-        writeln!(f, "{}: {capture}{mode} [{}]\n\n{}", self.pod, self.code, self.message)?;
-        self.details.iter().try_for_each(|sentence| writeln!(f, "{sentence}"))?;
+        let title = sanitize_text(&format!("{}: {capture}{mode} [{}]", self.pod, self.code));
+        writeln!(f, "{title}\n\n{}", sanitize_text(&self.message))?;
+        self.details.iter().try_for_each(|sentence| writeln!(f, "{}", sanitize_text(sentence)))?;
         for (title, list) in [("Wrong with the node:", &self.node_problems), ("What to do:", &self.advice)] {
             if !list.is_empty() {
                 writeln!(f, "\n{title}")?;
-                list.iter().try_for_each(|line| writeln!(f, "  - {line}"))?;
+                list.iter().try_for_each(|line| writeln!(f, "  - {}", sanitize_text(line)))?;
             }
         }
         Ok(())

@@ -40,9 +40,8 @@ pub use preflight::{
 pub use proof::{Proof, ProofPath, ProofResult, proofs_status, proofs_text};
 pub use sarif::{SarifResult, SarifRule, render_sarif};
 pub use simulation::{
-    LabelChange, LabelChangeError, MAX_SETTINGS, MembershipEffect, NodeSimulation, SIMULATION_SCHEMA,
-    SettingsChange, SettingsChangeError, SimulatedChange, SimulatedPod, SimulatedProblem, list_ports,
-    simulation_notes,
+    ChangeError, LabelChange, MAX_SETTINGS, MembershipEffect, NodeSimulation, SIMULATION_SCHEMA,
+    SettingsChange, SimulatedChange, SimulatedPod, SimulatedProblem, list_ports, simulation_notes,
 };
 pub use state::{
     ChangeRecord, ChangeStatus, EffectiveSetting, InstalledFile, MAX_DOCUMENT, NOT_SYNCED, NodeState,

@@ -13,7 +13,7 @@ use crate::{
     text::{format_count, is_object_name, more_clause, percent_encode, sanitize_text},
 };
 
-pub use settings::{MAX_SETTINGS, SettingsChange, SettingsChangeError};
+pub use settings::{MAX_SETTINGS, SettingsChange};
 
 /// Name and version of the response's schema.
 pub const SIMULATION_SCHEMA: &str = "millrace.simulation/v1";
@@ -41,7 +41,7 @@ pub struct LabelChange {
 
 /// Error of parsing a change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LabelChangeError {
+pub enum ChangeError {
     /// The text is no valid object name.
     #[error("{0:?} is not the name of a namespace or a pod")]
     Name(String),
@@ -51,6 +51,18 @@ pub enum LabelChangeError {
     /// The text is no valid label.
     #[error("{0:?} is neither KEY=VALUE nor KEY-")]
     Label(String),
+    /// The text is no valid setting.
+    #[error("{0:?} is not NAME=VALUE with the name of a variable")]
+    Variable(String),
+    /// The settings are too long.
+    #[error("the settings have {0} bytes in a request, more than {MAX_SETTINGS}")]
+    Length(usize),
+    /// The change of settings is empty.
+    #[error("a change of settings has at least one")]
+    Nothing,
+    /// The text has another form than that of [`SettingsChange::to_json`].
+    #[error("not settings: {0}")]
+    Form(String),
 }
 
 impl LabelChange {
@@ -62,14 +74,14 @@ impl LabelChange {
         namespace: &str,
         pod: Option<&str>,
         labels: impl IntoIterator<Item = &'a str>,
-    ) -> Result<LabelChange, LabelChangeError> {
+    ) -> Result<LabelChange, ChangeError> {
         if let Some(wrong) = [Some(namespace), pod].into_iter().flatten().find(|name| !is_object_name(name)) {
-            return Err(LabelChangeError::Name(sanitize_text(wrong)));
+            return Err(ChangeError::Name(sanitize_text(wrong)));
         }
         let labels = labels.into_iter().take(MOST_LABELS + 1).map(parse_label);
         let labels: BTreeMap<String, Option<String>> = labels.collect::<Result<_, _>>()?;
         if labels.is_empty() || labels.len() > MOST_LABELS {
-            return Err(LabelChangeError::Count);
+            return Err(ChangeError::Count);
         }
         Ok(LabelChange { namespace: namespace.to_owned(), pod: pod.map(str::to_owned), labels })
     }
@@ -121,7 +133,7 @@ impl fmt::Display for LabelChange {
     }
 }
 
-fn parse_label(text: &str) -> Result<(String, Option<String>), LabelChangeError> {
+fn parse_label(text: &str) -> Result<(String, Option<String>), ChangeError> {
     let (key, value) = match text.split_once('=') {
         Some((key, value)) => (key, Some(value)),
         None => (text.strip_suffix('-').unwrap_or_default(), None),
@@ -131,7 +143,7 @@ fn parse_label(text: &str) -> Result<(String, Option<String>), LabelChangeError>
         !key.is_empty() && key.len() <= LONGEST_KEY && key.bytes().all(|byte| fits(byte) || byte == b'/');
     let is_value = value.is_none_or(|value| value.len() <= LONGEST_VALUE && value.bytes().all(fits));
     if !is_key || !is_value {
-        return Err(LabelChangeError::Label(sanitize_text(text)));
+        return Err(ChangeError::Label(sanitize_text(text)));
     }
     Ok((key.to_owned(), value.map(str::to_owned)))
 }
@@ -464,18 +476,18 @@ mod tests {
             ["", "=x", "key", "key with space=x", "key=a b", &format!("key={long}"), "k\u{e9}y=x", "-"]
         {
             let parsed = LabelChange::parse("shop", None, [text]);
-            assert!(matches!(parsed, Err(LabelChangeError::Label(_))), "{text}: {parsed:?}");
+            assert!(matches!(parsed, Err(ChangeError::Label(_))), "{text}: {parsed:?}");
         }
         for (namespace, pod) in [("", None), ("Shop", None), ("shop", Some("a b")), ("shop", Some(""))] {
             let parsed = LabelChange::parse(namespace, pod, ["a=b"]);
-            assert!(matches!(parsed, Err(LabelChangeError::Name(_))), "{parsed:?}");
+            assert!(matches!(parsed, Err(ChangeError::Name(_))), "{parsed:?}");
         }
         let many: Vec<String> = (0..17).map(|at| format!("key{at}=x")).collect();
         assert_eq!(
             LabelChange::parse("shop", None, many.iter().map(String::as_str)),
-            Err(LabelChangeError::Count)
+            Err(ChangeError::Count)
         );
-        assert_eq!(LabelChange::parse("shop", None, []), Err(LabelChangeError::Count));
+        assert_eq!(LabelChange::parse("shop", None, []), Err(ChangeError::Count));
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod picture;
 
 use std::{collections::BTreeSet, fs};
 
-use report::{CaptureState, PAGE, Severity, StateReport, ZtunnelState, tables};
+use report::{CaptureState, PAGE, Severity, StatePart, StateReport, Unobserved, ZtunnelState, tables};
 
 fn concluded(mut state: StateReport) -> StateReport {
     state.fill_conclusions();
@@ -127,6 +127,10 @@ fn faults_come_before_what_is_not_known() {
     };
     assert_eq!(codes(fixtures::well()), []);
     assert_eq!(codes(fixtures::unknown()), [(Severity::Unknown, "unobserved".to_owned())]);
+    let mut stale = fixtures::well();
+    stale.observation.unobserved = vec![Unobserved::new(StatePart::ApiObjects, "403")];
+    let expected = ["watch-failed", "unobserved"].map(|code| (Severity::Unknown, code.to_owned()));
+    assert_eq!(codes(stale), expected);
     let no_agent = codes(fixtures::no_agent());
     assert_eq!(no_agent[0], (Severity::Error, "agent-down".to_owned()));
     assert!(no_agent.is_sorted_by(|one, next| one.0 >= next.0), "{no_agent:?}");

@@ -155,7 +155,7 @@ async fn wait_for_termination() -> io::Result<()> {
 /// Returns the progress of a pod; `None`: it has ended.
 ///
 /// # Errors
-/// The scheduler cannot assign it to its node, with the reason.
+/// The scheduler cannot assign it to its node, or a ConfigMap or Secret that it needs does not exist, with the reason.
 fn pod_progress(manifest: &Value) -> Result<Option<String>, String> {
     let conditions = manifest.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
     let refused = |found: &&Value| found.get("reason").is_some_and(|reason| reason == "Unschedulable");
@@ -164,7 +164,11 @@ fn pod_progress(manifest: &Value) -> Result<Option<String>, String> {
         return Err(format!("its pod cannot be scheduled: {}", report::excerpt(why.as_bytes())));
     }
     let pod = Pod::deserialize(manifest).map_err(|error| error.to_string())?;
-    Ok((!pod.status.has_ended()).then(|| pod.phase_summary()))
+    let state = pod.phase_summary();
+    if state.ends_with("CreateContainerConfigError") {
+        return Err(format!("its container cannot be created: {state}"));
+    }
+    Ok((!pod.status.has_ended()).then_some(state))
 }
 
 /// Extracts the result of `install-cni check -o json` from a log, which may have other lines as well.

@@ -160,9 +160,9 @@ pub(super) fn resolved_variable(objects: &[Value], variable: &Value) -> Value {
 fn config_map_data(objects: &[Value], name: &str, prefix: &str) -> Result<BTreeMap<String, String>> {
     let found = find_object(objects, "ConfigMap", name);
     let found = found.with_context(|| format!("the ConfigMap {name} is not among them"))?;
-    let data = BTreeMap::<String, String>::deserialize(&found["data"])
+    let data = Option::<BTreeMap<String, String>>::deserialize(&found["data"])
         .with_context(|| format!("the ConfigMap {name} cannot be read"))?;
-    Ok(data.into_iter().map(|(key, value)| (format!("{prefix}{key}"), value)).collect())
+    Ok(data.unwrap_or_default().into_iter().map(|(key, value)| (format!("{prefix}{key}"), value)).collect())
 }
 
 /// Adds variables of the container, each overriding an earlier one of its name.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use report::{StatePart, StateReport};
+use report::{Observer, StatePart, StateReport};
 
 use super::lookup::{Lookup, shorten_list};
 use crate::{
@@ -82,6 +82,10 @@ fn agent_findings(node: &str, state: &StateReport) -> Vec<Finding> {
     let mut all: Vec<Finding> = unwell
         .map(|part| finding(Code::AgentUnhealthy, format!("{}: {}", part.component, part.message)))
         .collect();
+    if state.observation.observer == Observer::Command {
+        let message = "it does not answer: a command has observed the node in its place";
+        all.push(finding(Code::AgentSilent, message.to_owned()));
+    }
     if state.node.ambient_enabled && !state.node.synced {
         let message = "its agent has not read pods and namespaces completely since its start";
         all.push(finding(Code::NotSynced, message.to_owned()));

@@ -1,28 +1,27 @@
 //! Pods: whether each is in its desired state.
 
+use model::PodName;
 use report::{CaptureState, PodState, StateReport, explain_pod, is_captured_with_fault};
 
 use super::lookup::Lookup;
 use crate::{
-    finding::{Code, Finding, ObjectName, Severity},
+    cluster::Cluster,
+    finding::{Code, Finding, ObjectName},
     objects::Pod,
 };
 
 pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     let reported = lookup.cluster.state_reports().flat_map(|(node, state)| {
-        state.pods.iter().filter_map(move |pod| reported_finding(node, state, pod))
+        let of_pod = move |pod| [reported_finding(node, state, pod), refused_exceptions(node, pod)];
+        state.pods.iter().flat_map(of_pod)
     });
-    reported.chain(refused_exceptions(lookup)).chain(unreported_findings(lookup)).collect()
+    reported.flatten().chain(unreported_findings(lookup)).collect()
 }
 
-fn refused_exceptions<'a>(lookup: &'a Lookup<'_>) -> impl Iterator<Item = Finding> + 'a {
-    let of_pod = |node: &str, pod: &PodState| {
-        let message = pod.refused_exceptions.join("; ");
-        let object = ObjectName::in_namespace("Pod", &pod.namespace, &pod.name);
-        (!message.is_empty()).then(|| Finding::new(Code::ExceptionRefused, object, message).on_node(node))
-    };
-    let states = lookup.cluster.state_reports();
-    states.flat_map(move |(node, state)| state.pods.iter().filter_map(move |pod| of_pod(node, pod)))
+fn refused_exceptions(node: &str, pod: &PodState) -> Option<Finding> {
+    let message = pod.refused_exceptions.join("; ");
+    let object = ObjectName::in_namespace("Pod", &pod.namespace, &pod.name);
+    (!message.is_empty()).then(|| Finding::new(Code::ExceptionRefused, object, message).on_node(node))
 }
 
 /// Returns the finding about a pod reported by its node's agent.
@@ -44,6 +43,15 @@ fn reported_finding(node: &str, state: &StateReport, pod: &PodState) -> Option<F
         finding.hint.clone_from(advice);
     }
     Some(finding)
+}
+
+/// Returns the mesh pods that their nodes' agents do not report: they may have ended since they were read.
+pub fn unreported_pods(cluster: &Cluster) -> Vec<PodName> {
+    let lookup = Lookup::new(cluster);
+    let missing = unreported_findings(&lookup).filter(|finding| finding.code != Code::PodUnknown);
+    missing
+        .map(|Finding { object: ObjectName { namespace, name, .. }, .. }| PodName { namespace, name })
+        .collect()
 }
 
 /// Returns findings about mesh pods that their node's agent does not report, or reports as they were before.
@@ -85,27 +93,25 @@ fn is_older_than_observation(pod: &Pod, state: &StateReport) -> bool {
 
 fn missing_finding(state: &StateReport, pod: &Pod) -> Option<Finding> {
     let node = pod.spec.node_name.as_str();
-    // In ambient mode the agent may not have read its pods yet; otherwise it follows only pods with a sidecar.
-    let is_followed = if state.node.ambient_enabled { state.node.synced } else { pod.has_sidecar() };
+    // An agent that has read its pods reports all of them. Without ambient mode, another one knows those whose ADD was recorded.
+    let is_followed = state.node.synced || !state.node.ambient_enabled && pod.has_sidecar();
     let began = pod.status.start_time.as_deref()?;
     if !is_followed || !is_older_than_observation(pod, state) {
         return None;
     }
     let object = ObjectName::in_namespace("Pod", &pod.metadata.namespace, &pod.metadata.name);
-    let started = state.node.agent_started_at.as_deref().map(truncate_to_second);
-    let finding = match started.filter(|started| truncate_to_second(began) < *started) {
-        Some(started) => {
+    let recorded_since = state.node.agent_started_at.as_deref().filter(|_| !state.node.synced);
+    let recorded_since = recorded_since.map(truncate_to_second);
+    let finding = match recorded_since.filter(|since| truncate_to_second(began) < *since) {
+        Some(since) => {
             let message = format!(
-                "it started at {began}, before the agent of node {node} ({started}), which has no record of it"
+                "it started at {began}, before the agent of node {node} ({since}), which has no record of it"
             );
             Finding::new(Code::PodOlderThanPlugin, object, message)
         }
         None => {
             let message = format!("the agent of node {node} does not report it");
-            let finding = Finding::new(Code::PodNotReported, object, message);
-            // Ambient mode lists every pod, so a missing one is excluded; otherwise perhaps only recorded pods are known.
-            let severity = if state.node.ambient_enabled { finding.severity } else { Severity::Unknown };
-            Finding { severity, ..finding }
+            Finding::new(Code::PodNotReported, object, message)
         }
     };
     Some(finding.on_node(node))

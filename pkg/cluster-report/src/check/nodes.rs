@@ -19,11 +19,20 @@ const NAMED: usize = 2;
 
 /// Returns the nodes with mesh pods, according to labels, and without an agent, each with the reason why its state is unknown.
 pub fn uncovered_nodes(cluster: &Cluster) -> Vec<NodeMessage> {
-    let (lookup, with_agent) = (Lookup::new(cluster), agents_by_node(cluster));
-    let is_uncovered = |node: &&str| !node.is_empty() && !with_agent.contains_key(node);
-    let uncovered = mesh_by_node(&lookup).into_iter().filter(|(node, _)| is_uncovered(node));
-    uncovered
-        .map(|(node, pods)| NodeMessage { node: node.to_owned(), message: uncovered_message(&pods) })
+    let with_agent = agents_by_node(cluster);
+    let mut mesh: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for pod in Lookup::new(cluster).mesh_pods() {
+        let node = pod.spec.node_name.as_str();
+        if !node.is_empty() && !with_agent.contains_key(node) {
+            mesh.entry(node).or_default().push(pod.qualified_name());
+        }
+    }
+    mesh.into_iter()
+        .map(|(node, pods)| {
+            let pods = shorten_list(&pods, NAMED);
+            let message = format!("no agent runs here, and pods of the mesh do: {pods}");
+            NodeMessage { node: node.to_owned(), message }
+        })
         .collect()
 }
 
@@ -32,43 +41,34 @@ fn agents_by_node(cluster: &Cluster) -> BTreeMap<&str, &Pod> {
     agents.map(|pod| (pod.spec.node_name.as_str(), pod)).collect()
 }
 
-fn mesh_by_node<'a>(lookup: &Lookup<'a>) -> BTreeMap<&'a str, Vec<String>> {
-    let mut mesh: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for pod in lookup.mesh_pods() {
-        mesh.entry(&pod.spec.node_name).or_default().push(pod.qualified_name());
-    }
-    mesh
-}
-
-fn uncovered_message(pods: &[String]) -> String {
-    format!("no agent runs here, and pods of the mesh do: {}", shorten_list(pods, NAMED))
-}
-
 pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
-    let (with_agent, mesh) = (agents_by_node(lookup.cluster), mesh_by_node(lookup));
+    let cluster = lookup.cluster;
+    let with_agent = agents_by_node(cluster);
     let mut all: Vec<Finding> = Vec::new();
-    if !lookup.cluster.agents.is_empty() || lookup.cluster.only_node.is_some() {
-        let without =
-            lookup.cluster.nodes.iter().filter(|node| !with_agent.contains_key(node.metadata.name.as_str()));
-        all.extend(without.filter_map(|node| without_agent(node, &mesh)));
+    if !cluster.agents.is_empty() || cluster.only_node.is_some() {
+        all.extend(nodes_without_agent(lookup, &with_agent));
     }
     let agent = |node: &Node| with_agent.get(node.metadata.name.as_str());
     let is_ready = |node: &&Node| agent(node).is_some_and(|agent| agent.status.is_ready());
-    let ready = lookup.cluster.nodes.iter().filter(is_ready);
-    all.extend(ready.filter_map(taint_finding));
-    all.extend(lookup.cluster.state_reports().flat_map(|(node, state)| node_findings(node, state)));
+    all.extend(cluster.nodes.iter().filter(is_ready).filter_map(taint_finding));
+    all.extend(cluster.state_reports().flat_map(|(node, state)| node_findings(node, state)));
     all
 }
 
-fn without_agent(node: &Node, mesh: &BTreeMap<&str, Vec<String>>) -> Option<Finding> {
-    let name = &node.metadata.name;
-    match mesh.get(name.as_str()) {
-        Some(pods) => Some(Finding::for_node(Code::MeshWithoutAgent, name, uncovered_message(pods))),
-        None if is_linux(node) && !node.spec.unschedulable => {
-            Some(Finding::for_node(Code::NodeWithoutAgent, name, "no agent runs here"))
-        }
-        None => None,
-    }
+/// Returns findings about nodes with mesh pods, whether or not nodes can be read, and about others that should run an agent.
+fn nodes_without_agent(lookup: &Lookup<'_>, with_agent: &BTreeMap<&str, &Pod>) -> Vec<Finding> {
+    let cluster = lookup.cluster;
+    let mut uncovered = uncovered_nodes(cluster);
+    uncovered.retain(|one| !cluster.has_read("nodes") || lookup.node(&one.node).is_some());
+    let has_mesh = |name: &str| uncovered.iter().any(|one| one.node == name);
+    let others = cluster.nodes.iter().filter(|node| is_linux(node) && !node.spec.unschedulable);
+    let others = others.map(|node| node.metadata.name.as_str());
+    let others = others.filter(|name| !with_agent.contains_key(name) && !has_mesh(name));
+    let others = others.map(|name| Finding::for_node(Code::NodeWithoutAgent, name, "no agent runs here"));
+    let mut all: Vec<Finding> = others.collect();
+    let found = uncovered.into_iter();
+    all.extend(found.map(|one| Finding::for_node(Code::MeshWithoutAgent, &one.node, one.message)));
+    all
 }
 
 fn taint_finding(node: &Node) -> Option<Finding> {

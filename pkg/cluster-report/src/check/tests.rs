@@ -159,6 +159,12 @@ fn each_finding_has_its_cause() {
             "no answer",
         ),
         (
+            Code::AgentSilent,
+            |c| state(c).observation.observer = report::Observer::Command,
+            "node n1",
+            "a command has observed the node",
+        ),
+        (
             Code::AgentUnhealthy,
             |c| {
                 state(c).health.push(PartHealth {
@@ -312,19 +318,16 @@ fn each_finding_has_its_cause() {
         ),
         (
             Code::PodOlderThanPlugin,
-            |c| state(c).pods.clear(),
+            |c| {
+                c.pods[0] = object(api_pod("web", json!({}), json!({"sidecar.istio.io/status": "{}"})));
+                let agent = state(c);
+                (agent.node.ambient_enabled, agent.node.synced) = (false, false);
+                agent.pods.clear();
+            },
             "pod shop/web",
             "it started at 2026-01-01T00:00:00Z, before the agent of node n1 (2026-02-01T00:00:00)",
         ),
-        (
-            Code::PodNotReported,
-            |c| {
-                c.pods[0].status.start_time = Some("2026-02-02T00:00:00Z".into());
-                state(c).pods.clear();
-            },
-            "pod shop/web",
-            "does not report it",
-        ),
+        (Code::PodNotReported, |c| state(c).pods.clear(), "pod shop/web", "does not report it"),
         (
             Code::PodLabels,
             |c| {
@@ -544,6 +547,31 @@ fn gateways_and_pods_that_refuse_their_sidecar_are_none_of_the_mesh() {
         assert_eq!(crate::mesh_membership(&pod, None), expected, "{why}");
         assert!(format!("{pod:?}").len() < 1 << 15, "{why}: what is long is not kept");
     }
+}
+
+/// The permission to list nodes can be lacking.
+#[test]
+fn mesh_pods_without_an_agent_are_found_although_nodes_cannot_be_read() {
+    let mut cluster = healthy();
+    cluster.nodes.clear();
+    cluster.unread.push(UnreadObjects { what: "nodes".into(), why: "forbidden".into() });
+    cluster.pods.push(object(api_pod("late", json!({}), json!({}))));
+    cluster.pods[1].spec.node_name = "n2".into();
+    let report = check(&cluster);
+    let found = report.findings.iter().find(|finding| finding.code == Code::MeshWithoutAgent);
+    assert_eq!(found.and_then(|finding| finding.node.as_deref()), Some("n2"));
+    assert_eq!(report.status(Severity::Unknown), 1);
+    let bypassing = report.checks.iter().find(|line| line.code == Code::PodBypassing).unwrap();
+    assert_eq!((bypassing.severity, bypassing.unknown.len()), (Some(Severity::Unknown), 1));
+}
+
+#[test]
+fn pods_that_no_agent_reports_are_those_to_read_again() {
+    let mut cluster = healthy();
+    assert_eq!(unreported_pods(&cluster), []);
+    state(&mut cluster).pods.clear();
+    let web = model::PodName { namespace: "shop".into(), name: "web".into() };
+    assert_eq!(unreported_pods(&cluster), [web]);
 }
 
 /// The agents of other nodes were not read.

@@ -1,4 +1,4 @@
-//! Objects of one network namespace or of all, converted from plan and kernel for display.
+//! Objects of network namespaces, converted from plan and kernel for display.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,150 +6,118 @@ use std::{
 };
 
 use model::{Family, IpNet};
-use node_plan::{DesiredPlace, ObservedInside, ObservedState, PathRoute, PathRule, RouteTo};
+use node_plan::{
+    DesiredPlace, NetnsPlace, ObservedInside, ObservedState, PathRoute, PathRule, RouteTo, ZtunnelSlot,
+};
 use report::{Comparison, LinkState, PolicyRuleState, RouteState, SysctlState};
-use rules::{ChainSet, ObservedLine, RuleSet, SavedTables};
+use rules::{ChainSet, SavedTables};
 
-use super::policy_rule;
+use super::{place_name, policy_rule};
 use crate::firewall::{ShownRule, shown_rule, to_observed_line};
 
 /// Objects of one network namespace, or of all.
-#[derive(Clone, Debug, Default)]
-pub(super) struct NetworkObjects {
-    rules: Vec<PathRule>,
-    routes: Vec<PathRoute>,
-    links: BTreeMap<String, (bool, bool)>,
-    addresses: Vec<(String, IpNet)>,
-    sysctls: BTreeMap<String, String>,
-    journal: BTreeMap<String, String>,
-    firewall: Vec<(Family, ObservedLine)>,
-}
-
-impl NetworkObjects {
-    /// Removes from the node's desired and observed objects what is only observed together with a ztunnel: the peers of links, and
-    /// settings of its interface.
-    pub(super) fn omit_observed_with_ztunnel(&mut self, observed: &mut NetworkObjects) {
-        observed.links.values_mut().for_each(|(_, is_right)| *is_right = true);
-        self.sysctls.retain(|name, _| observed.sysctls.contains_key(name));
-    }
-}
-
-/// Both sides, converted for display.
 #[derive(Default)]
-pub(super) struct ComparedLists {
-    pub(super) desired: ShownObjects,
-    pub(super) observed: ShownObjects,
-    pub(super) sysctls: Comparison<SysctlState>,
-}
-
-#[derive(Default)]
-pub(super) struct ShownObjects {
+pub(crate) struct ShownObjects {
     pub(super) rules: Vec<PolicyRuleState>,
     pub(super) routes: Vec<RouteState>,
     pub(super) links: Vec<LinkState>,
+    pub(crate) sysctls: Vec<SysctlState>,
     pub(super) firewall: Vec<ShownRule>,
 }
 
-impl ComparedLists {
-    pub(super) fn add_netns(&mut self, place: &str, want: &NetworkObjects, have: &NetworkObjects) {
-        self.desired.add_objects(place, want);
-        self.observed.add_objects(place, have);
-        self.add_sysctls(place, want, have);
-    }
-
-    /// Adds the observed settings that are ours: those that should differ, or that we have changed.
-    fn add_sysctls(&mut self, place: &str, want: &NetworkObjects, have: &NetworkObjects) {
-        let desired = want.sysctls.iter().map(|setting| show_sysctl(place, setting)).collect();
-        let ours = have.sysctls.iter().filter(|(name, _)| want.sysctls.contains_key(*name));
-        let observed: Vec<SysctlState> = ours.map(|setting| show_sysctl(place, setting)).collect();
-        let mut of = Comparison::compare_sets(desired, observed);
-        for setting in of.observed.iter_mut().flatten() {
-            setting.previous_value = have.journal.get(&setting.name).cloned();
+impl From<&ObservedState> for ShownObjects {
+    fn from(found: &ObservedState) -> ShownObjects {
+        let mut all = ShownObjects::default();
+        let links = found.links.iter().map(|(name, link)| (name, link.up, link.right));
+        all.add_links("node", links, &without_link_local(&found.addresses));
+        all.add_routing("node", &found.rules, &found.routes);
+        all.add_sysctls("node", &found.sysctls, &found.journal);
+        all.add_firewall("node", &found.firewall);
+        for slot in ZtunnelSlot::BOTH {
+            if let Some(inside) = slot.select_from(&found.inside) {
+                all.add_inside(&place_name(&NetnsPlace::Ztunnel(slot)), inside);
+            }
         }
-        self.sysctls.desired.append(&mut of.desired);
-        self.sysctls.observed.get_or_insert_default().extend(of.observed.unwrap_or_default());
-        self.sysctls.differences.append(&mut of.differences);
+        all
     }
 }
 
 impl ShownObjects {
-    fn add_objects(&mut self, place: &str, objects: &NetworkObjects) {
-        self.rules.extend(objects.rules.iter().map(|rule| policy_rule(place, rule)));
-        self.routes.extend(objects.routes.iter().map(|found| route_state(place, found)));
-        self.links.extend(objects.links.iter().map(|(name, (up, right))| {
-            let own = objects.addresses.iter().filter(|(link, _)| link == name);
+    fn add_inside(&mut self, place: &str, found: &ObservedInside) {
+        let links = found.links.iter().map(|(name, up)| (name, *up, true));
+        self.add_links(place, links, &without_link_local(&found.addresses));
+        self.add_routing(place, &found.rules, &found.routes);
+        self.add_sysctls(place, &found.sysctls, &found.journal);
+        self.add_firewall(place, &found.firewall);
+    }
+
+    pub(super) fn add_desired(&mut self, place: &str, want: &DesiredPlace) {
+        let names: BTreeSet<&String> = want.addresses.iter().map(|(link, _)| link).collect();
+        self.add_links(place, names.into_iter().map(|name| (name, true, true)), &want.addresses);
+        self.add_routing(place, &want.rules, &want.routes);
+        self.add_sysctls(place, &want.sysctls, &BTreeMap::new());
+        for (family, set) in &want.firewall {
+            let lines = set.rule_lines().into_iter().map(to_observed_line);
+            self.firewall.extend(lines.map(|line| shown_rule(place, *family, &line)));
+        }
+    }
+
+    /// Adds links, given by name, whether each is up, and whether it is of the right kind with the right peer.
+    fn add_links<'a>(
+        &mut self,
+        place: &str,
+        links: impl Iterator<Item = (&'a String, bool, bool)>,
+        addresses: &BTreeSet<(String, IpNet)>,
+    ) {
+        self.links.extend(links.map(|(name, up, correct)| {
+            let own = addresses.iter().filter(|(link, _)| link == name);
             let mut addresses: Vec<String> = own.map(|(_, net)| net.to_string()).collect();
             addresses.sort();
-            LinkState { netns: place.to_owned(), name: name.clone(), up: *up, correct: *right, addresses }
+            LinkState { netns: place.to_owned(), name: name.clone(), up, correct, addresses }
         }));
-        self.firewall.extend(objects.firewall.iter().map(|(family, line)| shown_rule(place, *family, line)));
+    }
+
+    fn add_routing(&mut self, place: &str, rules: &[PathRule], routes: &[PathRoute]) {
+        self.rules.extend(rules.iter().map(|rule| policy_rule(place, rule)));
+        self.routes.extend(routes.iter().map(|found| route_state(place, found)));
+    }
+
+    fn add_sysctls(
+        &mut self,
+        place: &str,
+        sysctls: &BTreeMap<String, String>,
+        journal: &BTreeMap<String, String>,
+    ) {
+        self.sysctls.extend(sysctls.iter().map(|(name, value)| {
+            let previous_value = journal.get(name).cloned();
+            SysctlState { netns: place.to_owned(), name: name.clone(), value: value.clone(), previous_value }
+        }));
+    }
+
+    fn add_firewall(&mut self, place: &str, found: &BTreeMap<Family, SavedTables>) {
+        for (family, saved) in found {
+            let lines = ChainSet::NODE.owned_lines(saved);
+            self.firewall.extend(lines.iter().map(|line| shown_rule(place, *family, line)));
+        }
     }
 }
 
-pub(crate) fn show_sysctl(place: &str, (name, value): (&String, &String)) -> SysctlState {
-    let (netns, name, value) = (place.to_owned(), name.clone(), value.clone());
-    SysctlState { netns, name, value, previous_value: None }
-}
-
-fn desired_lines(sets: &BTreeMap<Family, RuleSet>) -> Vec<(Family, ObservedLine)> {
-    let desired = sets.iter().map(|(family, set)| (*family, set.rule_lines()));
-    desired
-        .flat_map(|(family, lines)| lines.into_iter().map(move |line| (family, to_observed_line(line))))
-        .collect()
-}
-
-fn observed_lines(saved: &BTreeMap<Family, SavedTables>) -> Vec<(Family, ObservedLine)> {
-    let owned = saved.iter().map(|(family, saved)| (*family, ChainSet::NODE.owned_lines(saved)));
-    owned.flat_map(|(family, lines)| lines.into_iter().map(move |line| (family, line))).collect()
+/// Compares kernel settings with the observed ones that are ours: those that should differ, or that we have changed.
+pub(crate) fn compare_sysctls(
+    desired: Vec<SysctlState>,
+    mut observed: Vec<SysctlState>,
+) -> Comparison<SysctlState> {
+    let ours: BTreeSet<_> = desired.iter().map(|one| (&one.netns, &one.name)).collect();
+    observed.retain(|one| ours.contains(&(&one.netns, &one.name)));
+    let current = observed.iter().map(|one| SysctlState { previous_value: None, ..one.clone() });
+    let differences = Comparison::compare_sets(desired.clone(), current.collect()).differences;
+    Comparison { desired, observed: Some(observed), differences }
 }
 
 /// Removes the addresses that the kernel adds to each link.
-fn without_link_local(all: &BTreeSet<(String, IpNet)>) -> Vec<(String, IpNet)> {
+fn without_link_local(all: &BTreeSet<(String, IpNet)>) -> BTreeSet<(String, IpNet)> {
     let is_given = |ip: IpAddr| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     all.iter().filter(|(_, net)| is_given(net.addr())).cloned().collect()
-}
-
-impl From<&ObservedState> for NetworkObjects {
-    fn from(observed: &ObservedState) -> NetworkObjects {
-        NetworkObjects {
-            rules: observed.rules.clone(),
-            routes: observed.routes.clone(),
-            links: observed.links.iter().map(|(name, link)| (name.clone(), (link.up, link.right))).collect(),
-            addresses: without_link_local(&observed.addresses),
-            sysctls: observed.sysctls.clone(),
-            journal: observed.journal.clone(),
-            firewall: observed_lines(&observed.firewall),
-        }
-    }
-}
-
-impl From<&DesiredPlace> for NetworkObjects {
-    fn from(want: &DesiredPlace) -> NetworkObjects {
-        let links = want.addresses.iter().map(|(link, _)| (link.clone(), (true, true)));
-        NetworkObjects {
-            rules: want.rules.clone(),
-            routes: want.routes.clone(),
-            links: links.collect(),
-            addresses: want.addresses.iter().cloned().collect(),
-            sysctls: want.sysctls.clone(),
-            journal: BTreeMap::new(),
-            firewall: desired_lines(&want.firewall),
-        }
-    }
-}
-
-impl From<&ObservedInside> for NetworkObjects {
-    fn from(observed: &ObservedInside) -> NetworkObjects {
-        NetworkObjects {
-            rules: observed.rules.clone(),
-            routes: observed.routes.clone(),
-            links: observed.links.iter().map(|(name, up)| (name.clone(), (*up, true))).collect(),
-            addresses: without_link_local(&observed.addresses),
-            sysctls: observed.sysctls.clone(),
-            journal: observed.journal.clone(),
-            firewall: observed_lines(&observed.firewall),
-        }
-    }
 }
 
 fn route_state(place: &str, route: &PathRoute) -> RouteState {

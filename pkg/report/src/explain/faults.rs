@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// A fault of the node.
-pub(super) struct NodeFault {
+pub(crate) struct NodeFault {
     pub(super) finding: Finding,
     /// Does not affect pods with a sidecar.
     ambient_only: bool,
@@ -26,7 +26,7 @@ impl NodeFault {
 }
 
 /// Returns the faults, the worst first.
-pub(super) fn node_faults(state: &StateReport) -> Vec<NodeFault> {
+pub(crate) fn node_faults(state: &StateReport) -> Vec<NodeFault> {
     let every = |finding| NodeFault { finding, ambient_only: false };
     let ambient = |finding| NodeFault { finding, ambient_only: true };
     let mut faults: Vec<NodeFault> = agent_down(state).map(every).into_iter().collect();
@@ -42,7 +42,7 @@ pub(super) fn node_faults(state: &StateReport) -> Vec<NodeFault> {
     faults
 }
 
-fn agent_down(state: &StateReport) -> Option<Finding> {
+pub(super) fn agent_down(state: &StateReport) -> Option<Finding> {
     if let Some(unobserved) =
         state.observation.unobserved.iter().find(|unobserved| unobserved.part == StatePart::Agent)
     {

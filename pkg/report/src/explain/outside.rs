@@ -1,6 +1,9 @@
 //! Situations of a pod that should not be captured, and is not.
 
-use super::{faults, finding::Finding};
+use super::{
+    faults,
+    finding::{Finding, PodVerdict},
+};
 use crate::{
     pod::PodState,
     state::StateReport,
@@ -30,14 +33,16 @@ pub(super) fn namespace_unknown(pod: &PodState) -> Finding {
 
 pub(super) fn outside_finding(state: &StateReport, pod: &PodState) -> Finding {
     let title = sanitize_text(&pod.title());
-    let depends_on_labels = matches!(pod.reason.code.as_str(), "not-labelled" | "not-selected");
-    if let Some(stale) = faults::watch_failed(state).filter(|_| depends_on_labels) {
+    // Labels and this annotation may have changed since the agent knew them.
+    let changeable = ["not-labelled", "not-selected", "pod-label-none", "opted-out"];
+    let stale = faults::watch_failed(state).or_else(|| faults::agent_down(state));
+    if let Some(stale) = stale.filter(|_| changeable.contains(&pod.reason.code.as_str())) {
         let message = format!(
             "The pod {title} is not captured, by what is known: {}. {}",
             reason_clause(pod),
             stale.message
         );
-        return Finding { message, ..stale };
+        return Finding { message, verdict: PodVerdict::Unknown, ..stale };
     }
     let message = format!("The pod {title} is not captured, and should not be: {}.", reason_clause(pod));
     let code = if pod.reason.code.is_empty() { "outside" } else { pod.reason.code.as_str() };

@@ -301,18 +301,40 @@ fn pods_that_should_be_outside() {
         let pod = &mut state.pods[0];
         (pod.capture, pod.mode, pod.kernel) = (CaptureState::Outside, None, crate::KernelView::default());
         pod.reason = reason(code, "the clause of the document");
-        state.observation.observer = Observer::Command; // this is no fault of a pod outside the mesh
         let answer = asked(&state);
         assert_eq!((answer.code.as_str(), answer.verdict), (code, PodVerdict::Healthy), "{answer}");
         let expected = "The pod shop/web is not captured, and should not be: the clause of the document.";
-        assert_eq!((answer.message.as_str(), answer.node_problems.len()), (expected, 1), "{answer}");
+        assert_eq!((answer.message.as_str(), answer.node_problems.len()), (expected, 0), "{answer}");
         let said = answer.to_string().matches("the clause of the document").count();
         assert_eq!(said, 1, "one reason is enough: {answer}");
+        // Without an agent, nobody knows labels that have changed since; this is no fault of any other pod.
+        state.observation.observer = Observer::Command;
+        let answer = asked(&state);
+        let expected = match code {
+            "not-labelled" | "not-selected" | "pod-label-none" | "opted-out" => {
+                ("agent-down", PodVerdict::Unknown)
+            }
+            code => (code, PodVerdict::Healthy),
+        };
+        assert_eq!((answer.code.as_str(), answer.verdict), expected, "{answer}");
+        assert_eq!(answer.node_problems.len(), 1, "{answer}");
     }
     let mut state = node(RedirectionMode::Node);
     (state.pods[0].capture, state.pods[0].mode) = (CaptureState::Unknown, None);
     state.pods[0].reason = reason("namespace-unknown", "its namespace is not known yet");
     assert_eq!(asked(&state).verdict, PodVerdict::Unknown);
+}
+
+/// Another program may have sent the explanation, such as a pod with the label of agents.
+#[test]
+fn no_explanation_steers_a_terminal() {
+    let all = || vec!["\x1b[2J".to_owned(), "\u{9b}31m\n".to_owned()];
+    let (pod, code, message) = ("a\x1b".to_owned(), "\x07".to_owned(), "\x1b]0;x".to_owned());
+    let (details, advice, node_problems) = (all(), all(), all());
+    let answer = Explanation { pod, code, message, details, advice, node_problems, ..Explanation::default() };
+    let text = answer.to_string();
+    assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+    assert_eq!(text.lines().count(), 13, "{text:?}");
 }
 
 #[test]

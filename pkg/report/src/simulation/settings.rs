@@ -7,6 +7,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use super::ChangeError;
 use crate::text::{percent_encode, sanitize_text};
 
 /// Maximum size of the settings in a request, in bytes: with its other parts, a request must have less than 16 KiB.
@@ -28,35 +29,16 @@ pub struct SettingsChange {
     pub complete: bool,
 }
 
-/// Error of a change of settings.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SettingsChangeError {
-    /// The text is no valid setting.
-    #[error("{0:?} is not NAME=VALUE with the name of a variable")]
-    Variable(String),
-    /// The settings are too long.
-    #[error("the settings have {0} bytes in a request, more than {MAX_SETTINGS}")]
-    Length(usize),
-    /// The change is empty.
-    #[error("a change of settings has at least one")]
-    Nothing,
-    /// The text has another form than that of [`SettingsChange::to_json`].
-    #[error("not settings: {0}")]
-    Form(String),
-}
-
 impl SettingsChange {
     /// Parses variables of the form `NAME=VALUE`; all others would stay unchanged.
     ///
     /// # Errors
     /// A variable has another form, there is none, or they are too long.
-    pub fn parse<'a>(
-        variables: impl IntoIterator<Item = &'a str>,
-    ) -> Result<SettingsChange, SettingsChangeError> {
+    pub fn parse<'a>(variables: impl IntoIterator<Item = &'a str>) -> Result<SettingsChange, ChangeError> {
         let mut change = SettingsChange::default();
         for text in variables {
             let variable = text.split_once('=').filter(|(name, _)| is_variable(name));
-            let (name, value) = variable.ok_or_else(|| SettingsChangeError::Variable(sanitize_text(text)))?;
+            let (name, value) = variable.ok_or_else(|| ChangeError::Variable(sanitize_text(text)))?;
             change.variables.insert(name.to_owned(), value.to_owned());
         }
         change.check()
@@ -66,12 +48,12 @@ impl SettingsChange {
     ///
     /// # Errors
     /// The text has another form, or is too long.
-    pub fn from_text(text: &str) -> Result<SettingsChange, SettingsChangeError> {
+    pub fn from_text(text: &str) -> Result<SettingsChange, ChangeError> {
         if text.len() > MAX_SETTINGS {
-            return Err(SettingsChangeError::Length(text.len()));
+            return Err(ChangeError::Length(text.len()));
         }
         let read: SettingsChange =
-            serde_json::from_str(text).map_err(|error| SettingsChangeError::Form(error.to_string()))?;
+            serde_json::from_str(text).map_err(|error| ChangeError::Form(error.to_string()))?;
         read.check()
     }
 
@@ -79,16 +61,16 @@ impl SettingsChange {
     ///
     /// # Errors
     /// The change is empty, a name of a variable is invalid, or all are too long for a request.
-    pub fn check(self) -> Result<SettingsChange, SettingsChangeError> {
+    pub fn check(self) -> Result<SettingsChange, ChangeError> {
         if !self.complete && self.variables.is_empty() && self.arguments.is_empty() {
-            return Err(SettingsChangeError::Nothing);
+            return Err(ChangeError::Nothing);
         }
         let names = self.variables.keys().chain(&self.inherited);
         if let Some(wrong) = names.into_iter().find(|name| !is_variable(name)) {
-            return Err(SettingsChangeError::Variable(sanitize_text(wrong)));
+            return Err(ChangeError::Variable(sanitize_text(wrong)));
         }
         match percent_encode(&self.to_json()).len() {
-            length if length > MAX_SETTINGS => Err(SettingsChangeError::Length(length)),
+            length if length > MAX_SETTINGS => Err(ChangeError::Length(length)),
             _ => Ok(self),
         }
     }
@@ -133,15 +115,15 @@ mod tests {
     fn what_is_no_setting_or_too_long_is_refused() {
         for text in ["", "=x", "NAME", "A B=x", "É=x"] {
             let parsed = SettingsChange::parse([text]);
-            assert_eq!(parsed, Err(SettingsChangeError::Variable(text.to_owned())));
+            assert_eq!(parsed, Err(ChangeError::Variable(text.to_owned())));
         }
-        assert_eq!(SettingsChange::parse([]), Err(SettingsChangeError::Nothing));
+        assert_eq!(SettingsChange::parse([]), Err(ChangeError::Nothing));
         let long = format!("A={}", "x".repeat(MAX_SETTINGS));
-        assert!(matches!(SettingsChange::parse([long.as_str()]), Err(SettingsChangeError::Length(_))));
+        assert!(matches!(SettingsChange::parse([long.as_str()]), Err(ChangeError::Length(_))));
         for text in ["", "[", "[]", "{}", r#"{"variables":{"A B":"x"}}"#, r#"{"variables":[]}"#] {
             assert!(SettingsChange::from_text(text).is_err(), "{text}");
         }
         let spaces = " ".repeat(MAX_SETTINGS + 1);
-        assert_eq!(SettingsChange::from_text(&spaces), Err(SettingsChangeError::Length(MAX_SETTINGS + 1)));
+        assert_eq!(SettingsChange::from_text(&spaces), Err(ChangeError::Length(MAX_SETTINGS + 1)));
     }
 }

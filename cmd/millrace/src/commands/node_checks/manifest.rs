@@ -100,8 +100,8 @@ impl CheckedAgent {
     }
 }
 
-/// Returns the agent's container, changed to run the check. The ConfigMap does not exist yet either: variables are resolved from
-/// the manifests.
+/// Returns the agent's container, changed to run the check. A ConfigMap of the manifests does not exist yet either, so variables
+/// are resolved from it; any other must exist.
 fn checking_container(mut container: Map<String, Value>, objects: &[Value]) -> Map<String, Value> {
     let [words, sources, own] = ["args", "envFrom", "env"].map(|key| remove_list(&mut container, key));
     for key in LEFT_OUT {
@@ -109,11 +109,14 @@ fn checking_container(mut container: Map<String, Value>, objects: &[Value]) -> M
     }
     let args: Vec<Value> =
         [json!("check")].into_iter().chain(words).chain([json!("-o"), json!("json")]).collect();
-    let (inlined, kept): (Vec<Value>, Vec<Value>) =
-        sources.into_iter().partition(|source| source.get("configMapRef").is_some());
-    let inlined = inlined.iter().filter_map(|source| rendered::config_map_variables(objects, source));
-    let own = own.iter().map(|variable| rendered::resolved_variable(objects, variable));
-    let env: Vec<Value> = inlined.flatten().chain(own).collect();
+    let (mut env, mut kept) = (Vec::new(), Vec::new());
+    for source in sources {
+        match rendered::config_map_variables(objects, &source) {
+            Some(variables) => env.extend(variables),
+            None => kept.push(source),
+        }
+    }
+    env.extend(own.iter().map(|variable| rendered::resolved_variable(objects, variable)));
     container.extend(object_members(
         json!({"command": ["install-cni"], "args": args, "env": env, "envFrom": kept}),
     ));
@@ -175,6 +178,25 @@ mod tests {
         for created in ["configMapKeyRef", "configMapRef", "\"serviceAccountName\""] {
             assert_eq!(pod.to_string().find(created), None, "{created}");
         }
+    }
+
+    /// As of an installed agent, whose ConfigMap exists: without its settings, another agent would be checked.
+    #[test]
+    fn a_config_map_that_is_not_among_the_manifests_stays_a_source() {
+        let own = "env: [{name: A, valueFrom: {configMapKeyRef: {name: c, key: A}}}]";
+        let container = format!("{{name: install-cni, envFrom: [{{configMapRef: {{name: c}}}}], {own}}}");
+        let text = format!("kind: DaemonSet\nspec: {{template: {{spec: {{containers: [{container}]}}}}}}\n");
+        let container_in = |text: &str| {
+            let pod = CheckedAgent::parse(text).unwrap().pod_for_node("p", "n");
+            pod["spec"]["containers"][0].clone()
+        };
+        let alone = container_in(&text);
+        assert_eq!(alone["envFrom"], json!([{"configMapRef": {"name": "c"}}]));
+        assert!(alone["env"][0]["valueFrom"]["configMapKeyRef"].is_object());
+        let config = "---\nkind: ConfigMap\nmetadata: {name: c}\ndata: {A: '1'}\n";
+        let resolved = container_in(&(text + config));
+        assert_eq!(resolved["envFrom"], json!([]));
+        assert_eq!(resolved["env"], json!([{"name": "A", "value": "1"}, {"name": "A", "value": "1"}]));
     }
 
     #[test]
