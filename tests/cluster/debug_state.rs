@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kit::{InpodOptions, Netns, Pod};
+use kit::{InpodOptions, Netns, Pod, SetOnDrop};
 use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{Ambient, MESH, PLAIN, Peer, starting};
@@ -299,16 +299,10 @@ fn every_object_of_the_node_is_as_the_kernels_own_tools_show_it() {
 
 /// Runs a command repeatedly meanwhile. The command fails where nothing was repaired.
 fn while_repeated<T>(netns: &Netns, command: &str, run: impl FnOnce() -> T) -> T {
-    struct Ended<'a>(&'a AtomicBool);
-    impl Drop for Ended<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     let ended = AtomicBool::new(false);
     let words: Vec<&str> = command.split(' ').collect();
     thread::scope(|scope| {
-        let _ended = Ended(&ended);
+        let _ended = SetOnDrop(&ended);
         scope.spawn(|| {
             while !ended.load(Ordering::Relaxed) {
                 let _ = netns.output(Command::new(words[0]).args(&words[1..]));

@@ -56,11 +56,11 @@ fn readable(answer: &Explanation) {
     assert!(answer.verdict != PodVerdict::Unhealthy || !answer.advice.is_empty(), "no advice: {answer:#?}");
 }
 
-/// Asserts that `explain` gives this answer, with these words in it.
-pub(crate) fn says(container: &Container, pod: &str, expected: Expected, words: &[&str]) -> Explanation {
+/// Asserts that `explain` gives this answer.
+pub(crate) fn says(container: &Container, pod: &str, expected: Expected) -> Explanation {
     let answer = explain(container, pod);
     assert_eq!(short(&answer), expected, "{answer}");
-    checked(answer, words)
+    answer
 }
 
 fn short(answer: &Explanation) -> (&str, &str, &str, i32) {
@@ -69,13 +69,17 @@ fn short(answer: &Explanation) -> (&str, &str, &str, i32) {
     (&answer.code, capture, way, i32::from(answer.verdict.exit_status()))
 }
 
-/// Waits until `explain` gives this answer, as the agent needs time to observe or repair. `before` runs before each request.
-pub(crate) fn comes_to_say(
+/// Waits until `explain` gives this answer, as the agent needs time to observe or repair.
+pub(crate) fn comes_to_say(container: &Container, pod: &str, expected: Expected) -> Explanation {
+    comes_to_say_after(|| (), container, pod, expected)
+}
+
+/// Waits until `explain` gives this answer after `before`, which runs before each request.
+fn comes_to_say_after(
+    before: impl Fn(),
     container: &Container,
     pod: &str,
-    before: impl Fn(),
     expected: Expected,
-    words: &[&str],
 ) -> Explanation {
     let mut last = None;
     let came = kit::found_within(LIMIT, || {
@@ -85,14 +89,14 @@ pub(crate) fn comes_to_say(
     });
     let answer = last.unwrap();
     assert!(came.is_some(), "{:?} instead of {expected:?}: {answer}", short(&answer));
-    checked(answer, words)
+    answer
 }
 
-fn checked(answer: Explanation, words: &[&str]) -> Explanation {
+/// Asserts that the answer has these words, which its code does not imply.
+fn assert_words(answer: &Explanation, words: &[&str]) {
     for words in words {
         assert!(answer.message.contains(words), "no {words:?}: {answer}");
     }
-    answer
 }
 
 /// Names of the pods that `list` prints with these arguments, and its exit status.

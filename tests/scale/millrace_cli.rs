@@ -46,7 +46,7 @@ fn expected() -> BTreeSet<(String, String)> {
         ("pod-pending", format!("{MESH}/pod-31")),
         ("pod-leaving", format!("{MESH}/pod-32")),
         ("pod-unknown", format!("{MESH}/pod-33")),
-        ("pod-older-than-plugin", format!("{MESH}/pod-26")),
+        ("pod-not-reported", format!("{MESH}/pod-26")),
         ("policy-blocks-hbone", format!("{MESH}/web-only")),
     ]);
     all.into_iter().map(|(code, name)| (code.to_owned(), name)).collect()

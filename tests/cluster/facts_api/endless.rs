@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kit::{FakeApi, FakeReply, FakeRequest, NodeOptions, Pki, Pod};
 use serde_json::{Value, json};
 
-use super::older::{list, start, status, watched};
+use super::older::{added, list, list_end, start, status, watched};
 use crate::fixtures::ambient::{Ambient, MESH};
 
 /// Bytes of the line: many times the agent's memory limit.
@@ -39,15 +39,7 @@ fn a_line_without_end_needs_bounded_memory_and_other_watches_go_on() {
     let answer = move |request: &FakeRequest| {
         let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
         match path {
-            "/api/v1/pods" if kit::is_streaming_list(query) => {
-                let mark =
-                    json!({"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}});
-                let mark = json!({"kind": "Pod", "apiVersion": "v1", "metadata": mark});
-                endless(&[
-                    json!({"type": "ADDED", "object": web}),
-                    json!({"type": "BOOKMARK", "object": mark}),
-                ])
-            }
+            "/api/v1/pods" if kit::is_streaming_list(query) => endless(&[added(&web), list_end(9)]),
             "/api/v1/pods" => {
                 seen.fetch_add(1, Ordering::Relaxed);
                 endless(&[])

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::StreamExt as _;
 use kit::{FakeApi, FakeReply, FakeRequest, Node, NodeOptions, Pki};
-use kube_api::{ApiErrorKind, KubeClient, ObjectRef};
+use kube_api::{ApiConnection, ApiErrorKind, KubeClient, ObjectRef};
 use serde_json::{Value, json};
 
 use super::fixture::{Credential, Follower, LIMIT, run};
@@ -31,24 +31,42 @@ pub(super) fn status(code: u16, reason: &str) -> Value {
         "reason": reason, "code": code})
 }
 
+/// The event of a new object.
+pub(super) fn added(object: &Value) -> Value {
+    json!({"type": "ADDED", "object": object})
+}
+
+/// The event that ends a streaming list.
+pub(super) fn list_end(version: u32) -> Value {
+    let annotations = json!({"k8s.io/initial-events-end": "true"});
+    let metadata = json!({"resourceVersion": version.to_string(), "annotations": annotations});
+    json!({"type": "BOOKMARK", "object": {"kind": "Pod", "apiVersion": "v1", "metadata": metadata}})
+}
+
+/// An API server outside a node, and a connection to it, of a client in the node's network.
+fn serve_node(
+    answer: impl Fn(&FakeRequest) -> FakeReply + Send + Sync + 'static,
+) -> (FakeApi, ApiConnection, Node) {
+    let node = Node::new(NodeOptions::default());
+    let address = SocketAddr::from((node.outside_ip(false), 6443));
+    let api = FakeApi::start(node.outside(), address, answer);
+    let credential = Credential::new("token", Pki::shared().server_ca_pem());
+    let connection = credential.connection(&api.url());
+    std::mem::forget(credential); // its files are read later
+    (api, connection, node)
+}
+
 pub(super) fn start(
     answer: impl Fn(&FakeRequest) -> FakeReply + Send + Sync + 'static,
 ) -> (FakeApi, Follower, Node) {
-    let node = Node::new(NodeOptions::default());
-    let api =
-        FakeApi::start(node.outside(), SocketAddr::from((node.outside_ip(false), 6443)), move |request| {
-            match request.path.as_str() {
-                path if path.starts_with("/api/v1/pods") => answer(request),
-                path if kit::has_segment(path, "pods") => FakeReply::Json(404, status(404, "NotFound")),
-                path if kit::is_watch(path) && !kit::is_streaming_list(path) => FakeReply::Hang,
-                path if kit::is_watch(path) => FakeReply::Json(422, status(422, "Invalid")),
-                _ => list(1, &[json!({"metadata": {"name": "shop", "resourceVersion": "1"}})]),
-            }
-        });
-    let credential = Credential::new("token", Pki::shared().server_ca_pem());
-    let connection = credential.connection(&api.url());
+    let (api, connection, node) = serve_node(move |request| match request.path.as_str() {
+        path if path.starts_with("/api/v1/pods") => answer(request),
+        path if kit::has_segment(path, "pods") => FakeReply::Json(404, status(404, "NotFound")),
+        path if kit::is_watch(path) && !kit::is_streaming_list(path) => FakeReply::Hang,
+        path if kit::is_watch(path) => FakeReply::Json(422, status(422, "Invalid")),
+        _ => list(1, &[json!({"metadata": {"name": "shop", "resourceVersion": "1"}})]),
+    });
     let follower = node.netns().run(|| Follower::start(connection, "n1"));
-    std::mem::forget(credential); // its files are read later
     (api, follower, node)
 }
 
@@ -57,10 +75,7 @@ fn a_server_without_streaming_lists_is_asked_for_an_ordinary_one() {
     let (api, mut follower, _node) = start(|request| match request.path.as_str() {
         path if kit::is_streaming_list(path) => FakeReply::Json(422, status(422, "Invalid")),
         path if kit::is_watch(path) && kit::parameter(path, "resourceVersion").as_deref() == Some("5") => {
-            watched(&[
-                json!({"type": "ADDED", "object": pod("b", 6)}),
-                json!({"type": "DELETED", "object": pod("a", 7)}),
-            ])
+            watched(&[added(&pod("b", 6)), json!({"type": "DELETED", "object": pod("a", 7)})])
         }
         path if kit::is_watch(path) => FakeReply::Hang,
         _ => list(5, &[pod("a", 3)]),
@@ -81,11 +96,8 @@ fn assert_new_list(streams: bool, refuse: fn() -> FakeReply) {
     let lists = AtomicUsize::new(0);
     let (_api, mut follower, _node) = start(move |request| match request.path.as_str() {
         path if kit::is_streaming_list(path) && streams => {
-            let mark = json!({"resourceVersion": "5", "annotations": {"k8s.io/initial-events-end": "true"}});
-            let mark = json!({"kind": "Pod", "apiVersion": "v1", "metadata": mark});
-            let [a, b] = [pod("a", 3), pod("b", 4)].map(|pod| json!({"type": "ADDED", "object": pod}));
             lists.fetch_add(1, Ordering::Relaxed);
-            watched(&[a, b, json!({"type": "BOOKMARK", "object": mark})])
+            watched(&[added(&pod("a", 3)), added(&pod("b", 4)), list_end(5)])
         }
         path if kit::is_streaming_list(path) => FakeReply::Json(422, status(422, "Invalid")),
         path if kit::is_watch(path) && kit::parameter(path, "resourceVersion").as_deref() == Some("5") => {
@@ -115,9 +127,8 @@ fn a_watch_whose_request_is_too_old_begins_with_a_new_list() {
 
 #[test]
 fn a_watch_of_one_object_whose_request_is_too_old_begins_with_a_new_list() {
-    let (node, lists) = (Node::new(NodeOptions::default()), AtomicUsize::new(0));
-    let address = SocketAddr::from((node.outside_ip(false), 6443));
-    let api = FakeApi::start(node.outside(), address, move |request| match request.path.as_str() {
+    let lists = AtomicUsize::new(0);
+    let (_api, connection, node) = serve_node(move |request| match request.path.as_str() {
         path if kit::is_watch(path) && kit::parameter(path, "resourceVersion").as_deref() == Some("5") => {
             FakeReply::Json(410, status(410, "Expired"))
         }
@@ -125,8 +136,6 @@ fn a_watch_of_one_object_whose_request_is_too_old_begins_with_a_new_list() {
         _ if lists.fetch_add(1, Ordering::Relaxed) == 0 => list(5, &[pod("a", 3)]),
         _ => list(9, &[pod("a", 8)]),
     });
-    let credential = Credential::new("token", Pki::shared().server_ca_pem());
-    let connection = credential.connection(&api.url());
     let object =
         ObjectRef { group: "", kind: "ConfigMap", namespace: "shop".to_owned(), name: "a".to_owned() };
     let versions = async {
@@ -144,13 +153,10 @@ fn a_stream_that_ends_within_its_list_tells_nothing_and_begins_anew() {
     let tries = AtomicUsize::new(0);
     let (_api, mut follower, _node) = start(move |request| match request.path.as_str() {
         path if kit::is_streaming_list(path) => {
-            let mark = json!({"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}});
-            let mark = json!({"kind": "Pod", "apiVersion": "v1", "metadata": mark});
-            let a = json!({"type": "ADDED", "object": pod("a", 3)});
-            let b = json!({"type": "ADDED", "object": pod("b", 4)});
+            let (a, b) = (added(&pod("a", 3)), added(&pod("b", 4)));
             match tries.fetch_add(1, Ordering::Relaxed) {
                 0 => watched(&[a]),
-                _ => watched(&[a, b, json!({"type": "BOOKMARK", "object": mark})]),
+                _ => watched(&[a, b, list_end(9)]),
             }
         }
         _ => FakeReply::Hang,
@@ -162,9 +168,8 @@ fn a_stream_that_ends_within_its_list_tells_nothing_and_begins_anew() {
 /// An API server that has just started refuses everything until it has read its roles.
 #[test]
 fn a_refusal_counts_only_if_the_server_is_ready() {
-    let (node, lists) = (Node::new(NodeOptions::default()), AtomicUsize::new(0));
-    let address = SocketAddr::from((node.outside_ip(false), 6443));
-    let api = FakeApi::start(node.outside(), address, move |request| match request.path.as_str() {
+    let lists = AtomicUsize::new(0);
+    let (api, connection, node) = serve_node(move |request| match request.path.as_str() {
         "/readyz" if lists.load(Ordering::Relaxed) > 1 => FakeReply::Json(200, json!({})),
         "/readyz" => FakeReply::Json(403, status(403, "Forbidden")), // it has not read its roles
         _ => {
@@ -172,8 +177,6 @@ fn a_refusal_counts_only_if_the_server_is_ready() {
             FakeReply::Json(403, status(403, "Forbidden"))
         }
     });
-    let credential = Credential::new("token", Pki::shared().server_ca_pem());
-    let connection = credential.connection(&api.url());
     let refusal = async {
         let client = KubeClient::new(&connection).unwrap();
         let refusal = cluster_facts::follow_pods(client, "n1", None, |_| ());

@@ -101,14 +101,7 @@ fn the_settings_are_those_of_capture_from_within() {
 
 /// The agent reports all invalid variables before it opens anything: with one that is added here, it must report that one alone.
 #[test]
-fn the_daemon_knows_every_variable_and_takes_its_value() {
-    let help = Command::new(kit::binary("install-cni")).arg("--help").output().unwrap();
-    let help = String::from_utf8(help.stdout).unwrap();
-    let word = |c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
-    let known: BTreeSet<&str> = help.split(word).collect();
-    for name in environment().keys().filter(|name| *name != "REPAIR_RUN_AS_DAEMON") {
-        assert!(known.contains(name.as_str()), "{name}: {help}");
-    }
+fn the_daemon_takes_the_value_of_every_variable() {
     let mut command = Command::new(kit::binary("install-cni"));
     command.env_clear().envs(environment()).env("AMBIENT_CAPTURE", "within").env("NODE_NAME", "node-1");
     command.envs([("KUBERNETES_SERVICE_HOST", "10.96.0.1"), ("KUBERNETES_SERVICE_PORT", "443")]);

@@ -7,31 +7,18 @@ use std::os::unix::fs::chown;
 use kit::{ApiServer, Auth, Container, Daemon, Node, NodeOptions};
 use serde_json::{Value, json};
 
-use super::documents::{container, create, document, documents, path, wait_for_kube_system};
+use super::documents::{create, document, documents, path, wait_for_kube_system};
 use super::image;
+use crate::istio_charts::chart::Chart;
 
 const NODE: &str = "deploy-node";
 const TOKEN: &str = "/api/v1/namespaces/kube-system/serviceaccounts/istio-cni/token";
 
 /// The container's environment, as the kubelet creates it from the manifest.
 fn environment() -> BTreeMap<String, String> {
-    let config_map = document("ConfigMap");
-    let value = |variable: &Value| -> String {
-        let from = &variable["valueFrom"];
-        let value = match from["fieldRef"]["fieldPath"].as_str() {
-            Some("spec.nodeName") => json!(NODE),
-            Some("metadata.name") => json!("istio-cni-node-x7k2p"),
-            Some("metadata.namespace") => json!("kube-system"),
-            Some(other) => panic!("{other}"),
-            None if from["configMapKeyRef"]["name"] == config_map["metadata"]["name"] => {
-                config_map["data"][from["configMapKeyRef"]["key"].as_str().unwrap()].clone()
-            }
-            None => variable["value"].clone(),
-        };
-        value.as_str().unwrap_or_else(|| panic!("{variable}")).to_owned()
-    };
-    let list = container()["env"].as_array().unwrap().clone();
-    list.iter().map(|variable| (variable["name"].as_str().unwrap().to_owned(), value(variable))).collect()
+    let maps = json!({"istio-cni-config": document("ConfigMap")["data"]});
+    let data = json!({"configmaps": maps, "daemonset": document("DaemonSet")["spec"]["template"]["spec"]});
+    Chart::new("kube-system", data).environment(NODE, "istio-cni-node-x7k2p")
 }
 
 /// The kit's container with that environment alone, plus the kubelet's additions.

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::documents::{AMBIENT, IN_POD, SIDECAR, container, document, documents_of};
+use super::ambient;
+use super::documents::{AMBIENT, IN_POD, SIDECAR, container, document};
 
 /// Still set by Istio's chart, and without effect since 1.19.
 const WITHOUT_FLAG: [&str; 1] = ["REPAIR_RUN_AS_DAEMON"];
@@ -20,10 +21,13 @@ fn every_variable_is_one_of_the_daemons() {
     let help = String::from_utf8(help.stdout).unwrap();
     let word = |c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
     let known: BTreeSet<&str> = help.split(word).collect();
-    let names = texts(&container()["env"], "name");
-    for name in &names {
-        assert!(known.contains(name.as_str()) || WITHOUT_FLAG.contains(&name.as_str()), "{name}: {help}");
+    for file in [SIDECAR, AMBIENT, IN_POD] {
+        let spec = &ambient::document(file, "DaemonSet")["spec"]["template"]["spec"];
+        for name in texts(&spec["containers"][0]["env"], "name") {
+            assert!(known.contains(name.as_str()) || WITHOUT_FLAG.contains(&name.as_str()), "{name}: {help}");
+        }
     }
+    let names = texts(&container()["env"], "name");
     assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "twice: {names:?}");
     for name in ["CNI_NETWORK_CONFIG", "CNI_CONFIG_MAP", "NODE_NAME", "POD_NAME", "POD_NAMESPACE"] {
         assert!(names.iter().any(|found| found == name), "{name}");
@@ -61,8 +65,7 @@ fn every_volume_is_mounted_where_the_daemon_looks_and_none_else_is_there() {
 #[test]
 fn memory_is_limited_with_room() {
     for (file, limit) in [(SIDECAR, "256Mi"), (AMBIENT, "512Mi"), (IN_POD, "512Mi")] {
-        let daemon_set =
-            documents_of(file).into_iter().find(|document| document["kind"] == "DaemonSet").unwrap();
+        let daemon_set = ambient::document(file, "DaemonSet");
         let resources = &daemon_set["spec"]["template"]["spec"]["containers"][0]["resources"];
         assert_eq!(
             resources["limits"],
@@ -94,8 +97,7 @@ fn the_pods_are_where_and_what_istios_are() {
     let probe = |name: &str| container[name]["httpGet"].clone();
     assert_eq!(probe("readinessProbe"), json!({"path": "/readyz", "port": 8000}));
     for file in [SIDECAR, AMBIENT, IN_POD] {
-        let daemon_set =
-            documents_of(file).into_iter().find(|document| document["kind"] == "DaemonSet").unwrap();
+        let daemon_set = ambient::document(file, "DaemonSet");
         let probe = &daemon_set["spec"]["template"]["spec"]["containers"][0]["readinessProbe"];
         assert!(probe["periodSeconds"].as_u64().is_some_and(|seconds| seconds <= 2), "{file}: {probe}");
     }

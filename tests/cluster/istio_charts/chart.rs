@@ -96,7 +96,7 @@ impl Chart {
     }
 
     /// The container's environment, as the kubelet creates it.
-    pub(super) fn environment(&self, node: &str, pod: &str) -> BTreeMap<String, String> {
+    pub(crate) fn environment(&self, node: &str, pod: &str) -> BTreeMap<String, String> {
         let maps: BTreeMap<_, _> = self.config_maps().into_iter().collect();
         let mut environment = BTreeMap::new();
         for source in self.container()["envFrom"].as_array().into_iter().flatten() {
@@ -116,7 +116,8 @@ impl Chart {
                     text(&maps[&text(&key["name"])][text(&key["key"])])
                 }
                 None if from["resourceFieldRef"].is_object() => "4".to_owned(),
-                None => variable["value"].as_str().unwrap_or_default().to_owned(),
+                None if variable["value"].is_null() => String::new(),
+                None => text(&variable["value"]),
             };
             environment.insert(text(&variable["name"]), value);
         }

@@ -70,6 +70,11 @@ fn template(fixture: &ClusterFixture, ambient: bool, level: &str) -> String {
     template.to_string()
 }
 
+/// Whether the API server shows that a pod is captured.
+fn is_marked(fixture: &ClusterFixture, pod: &str) -> bool {
+    fixture.api.admin().get(pod)["metadata"]["annotations"][MARK] == json!("enabled")
+}
+
 /// Runs an agent's life with the rules of a manifest, without one verb, and with the policy.
 pub(super) fn live(file: &str, name: &'static str, missing: Option<&Verb>) -> Option<Life> {
     let mut cluster = Cluster::new(file, name)?;
@@ -146,11 +151,7 @@ impl Life {
                 self.expects("capture", || {
                     cluster.fixture.node.netns().sh("ipset save").contains(&web.pod.uid)
                 });
-                let path = cluster.path("web");
-                self.expects("its mark", || {
-                    cluster.fixture.api.admin().get(&path)["metadata"]["annotations"][MARK]
-                        == json!("enabled")
-                });
+                self.expects("its mark", || is_marked(&cluster.fixture, &cluster.path("web")));
             }
             Cluster::InPod(cluster) => {
                 let socket = cluster.sockets.path().join("ztunnel.sock");
@@ -160,11 +161,7 @@ impl Life {
                 cluster.runs(&web, 11);
                 cluster.label("ambient");
                 self.expects("capture", || ztunnel.workload(&web.pod.uid).is_some());
-                let path = cluster.path("web");
-                self.expects("its mark", || {
-                    cluster.fixture.api.admin().get(&path)["metadata"]["annotations"][MARK]
-                        == json!("enabled")
-                });
+                self.expects("its mark", || is_marked(&cluster.fixture, &cluster.path("web")));
                 self.looks_up(&cluster.fixture);
             }
         }
