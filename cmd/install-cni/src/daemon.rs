@@ -5,7 +5,7 @@ use std::{
     fs,
     future::Future,
     io,
-    net::TcpListener,
+    net::{Ipv6Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -16,7 +16,7 @@ use std::{
 use agent::{MeshPodMetrics, PluginMetrics};
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
-use daemon_settings::{DaemonSettings, DebugAddress, HEALTH_PORT};
+use daemon_settings::{DaemonSettings, HEALTH_PORT};
 use installer::{Installer, InstallerHandle, InstallerMetrics, InstallerStatus};
 use model::Notice;
 use node_status::{SidecarDriftChecker, SidecarDriftMetrics};
@@ -321,8 +321,8 @@ impl Daemon {
             }
             Err(error) => error!(target: "install", %error, "cannot serve the debug state to commands"),
         }
-        if let Some(chosen) = self.settings.debug.clone() {
-            let run = serve_debug_http(chosen, router, shutdown_signal(stopped.clone()));
+        if let Some(address) = self.settings.debug {
+            let run = serve_debug_http(address, router, shutdown_signal(stopped.clone()));
             tokio::spawn(vital.clone().watch_task("the HTTP server of the debug state", run));
         } else {
             let socket = self.settings.debug_socket.display();
@@ -494,29 +494,29 @@ const AGAIN: Duration = Duration::from_secs(10);
 
 /// Serves as soon as the port is free.
 async fn serve_http(port: u16, router: Router, until: impl Future<Output = ()> + Send + 'static) {
-    let listener = bind_when_free(port, || http::bind(port)).await;
+    let listener = bind_when_free((Ipv6Addr::UNSPECIFIED, port).into()).await;
     log_if_failed(port, http::serve(listener, router, until).await);
 }
 
 /// Serves the debug state, as soon as the port is free.
 async fn serve_debug_http(
-    chosen: DebugAddress,
+    address: SocketAddr,
     router: Router,
     until: impl Future<Output = ()> + Send + 'static,
 ) {
-    let DebugAddress { address, port } = chosen;
-    let listener = bind_when_free(port, || http::bind_to(address, port)).await;
-    log_if_failed(port, debug::serve(listener, router, until).await);
+    let listener = bind_when_free(address).await;
+    log_if_failed(address.port(), debug::serve(listener, router, until).await);
 }
 
 /// Binds a port; while another process holds it, retries without blocking any other part.
-async fn bind_when_free(port: u16, bind: impl Fn() -> io::Result<TcpListener>) -> TcpListener {
+async fn bind_when_free(address: SocketAddr) -> TcpListener {
     let mut last = LastError::default();
     loop {
-        match bind() {
+        match http::bind(address) {
             Ok(listener) => return listener,
             Err(error) => {
                 if last.replace(&error.kind()) {
+                    let port = address.port();
                     error!(target: "install", port, %error, "cannot listen; trying again");
                 }
                 sleep(AGAIN).await;

@@ -139,7 +139,7 @@ async fn run_controller(settings: TaintSettings, mut signals: TerminationSignals
         let Some(done) = run_until_signal(&mut signals, controller.run_once()).await else {
             bail!("a signal came before all nodes were evaluated");
         };
-        return Ok(done?);
+        return done.map_err(anyhow::Error::msg);
     }
     let identity = fs::read_to_string(RANDOM_ID).with_context(|| format!("cannot read {RANDOM_ID}"))?;
     let mut elector = LeaseElector::new(client, lease_options(&settings.lease_name, identity.trim()));
