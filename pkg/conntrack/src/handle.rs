@@ -58,23 +58,25 @@ impl ConntrackHandle {
         }
     }
 
-    /// Lists TCP connections; with a mark, only those that have it. At most the first 16 MiB are read.
+    /// Lists TCP connections; with a mark, only those that have it. At most the first 16 MiB are read. Returns also whether these are
+    /// all.
     ///
     /// The kernel walks the table of all namespaces for this, which takes some milliseconds: if nothing is tracked, it
     /// is not queried.
     ///
     /// # Errors
     /// The kernel cannot be queried.
-    pub fn list(mark: Option<Mark>) -> Result<Vec<TrackedConnection>, Error> {
+    pub fn list(mark: Option<Mark>) -> Result<(Vec<TrackedConnection>, bool), Error> {
         if hostnet::sysctl::read(COUNT).is_ok_and(|count| count.is_none_or(|count| count == "0")) {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), true));
         }
         let ConntrackHandle(socket) = ConntrackHandle::open()?;
         let listed = socket.dump_head(&message::list_request(mark), MAX_BYTES);
-        let (replies, _) = listed.map_err(tracking_error("list tracked connections"))?;
+        let (replies, complete) = listed.map_err(tracking_error("list tracked connections"))?;
         let connections =
             replies.iter().filter_map(|reply| message::parse_connection(&reply, TransportProtocol::Tcp));
-        Ok(connections.filter(|one| mark.is_none_or(|mark| one.has_mark(mark))).collect())
+        let connections = connections.filter(|one| mark.is_none_or(|mark| one.has_mark(mark)));
+        Ok((connections.collect(), complete.is_some()))
     }
 
     /// Marks connections; those that no longer exist are skipped.

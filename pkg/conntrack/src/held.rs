@@ -154,7 +154,7 @@ impl<'a> HeldConnections<'a> {
 /// # Errors
 /// The kernel cannot be queried, or does not track connections.
 pub fn outside_connections() -> Result<Vec<TrackedConnection>, Error> {
-    let mut found = ConntrackHandle::list(Some(OUTSIDE))?;
+    let (mut found, _) = ConntrackHandle::list(Some(OUTSIDE))?;
     found.retain(|connection| !connection.is_closed);
     Ok(found)
 }

@@ -94,6 +94,7 @@ fn what_nothing_depends_on_is_no_change() {
     let mut other = pod("a", "1", "x");
     other.metadata.annotations.insert("kubectl.kubernetes.io/last-applied-configuration".into(), "{}".into());
     other.metadata.resource_version = "77".into();
+    other.metadata.generation = 2;
     let condition = model::Condition { kind: "PodScheduled".into(), status: "True".into() };
     other.status.conditions.push(condition);
     other.metadata.owners.push(model::OwnerReference { kind: "ReplicaSet".into(), ..Default::default() });

@@ -98,6 +98,8 @@ pub struct DaemonSet {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct DaemonSetStatus {
+    /// Generation to which the numbers refer.
+    pub observed_generation: u64,
     /// Number of nodes that should run a pod.
     pub desired_number_scheduled: u32,
     /// Number of nodes whose pod is ready.

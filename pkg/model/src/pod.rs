@@ -55,6 +55,9 @@ pub struct ObjectMeta {
     /// `metadata.resourceVersion`, for watches; empty in facts, which do not depend on it.
     #[serde(rename = "resourceVersion", skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
+    /// `metadata.generation`, which each change of `spec` increments; 0 for kinds without one, and in facts.
+    #[serde(skip_serializing)]
+    pub generation: u64,
     /// `metadata.labels`
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,

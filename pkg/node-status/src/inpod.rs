@@ -211,14 +211,14 @@ pub(super) fn node_sources(ips: &[IpAddr]) -> BTreeSet<IpAddr> {
 }
 
 /// Returns the addresses from which the node reaches the pod, and whether probes came from the one that its rules exempt, as
-/// clauses. Empty if the kernel could not be queried.
+/// clauses. Empty if the kernel could not be queried, or has more connections than are read.
 fn observed_probes(netns: &Netns, chosen: &InPodConfig, node: &BTreeSet<IpAddr>) -> Vec<String> {
     let sources: BTreeSet<IpAddr> = chosen
         .captured_families()
         .into_iter()
         .map(|family| chosen.rules.probes.address_for(family))
         .collect();
-    let Ok(Ok(tracked)) = netns.run_in(|| ConntrackHandle::list(None)) else { return Vec::new() };
+    let Ok(Ok((tracked, true))) = netns.run_in(|| ConntrackHandle::list(None)) else { return Vec::new() };
     let from: BTreeSet<IpAddr> = tracked.iter().map(|connection| connection.original.source.ip()).collect();
     probe_clauses(&sources, node, &from)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use model::DaemonSet;
 use report::{Observer, StatePart, StateReport};
 
 use super::lookup::{Lookup, shorten_list};
@@ -36,21 +37,22 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
 }
 
 fn rollout_findings(lookup: &Lookup<'_>) -> Vec<Finding> {
-    let unfinished = lookup.cluster.daemon_sets.iter().filter(|set| {
-        let status = &set.status;
-        status.number_ready < status.desired_number_scheduled
-            || status.updated_number_scheduled < status.desired_number_scheduled
-    });
-    let finding = |set: &model::DaemonSet| {
-        let status = &set.status;
-        let message = format!(
-            "{} of {} pods are ready, {} are of the newest revision",
-            status.number_ready, status.desired_number_scheduled, status.updated_number_scheduled
-        );
-        let object = ObjectName::in_namespace("DaemonSet", &set.metadata.namespace, &set.metadata.name);
-        Finding::new(Code::RolloutIncomplete, object, message)
+    lookup.cluster.daemon_sets.iter().filter_map(rollout_finding).collect()
+}
+
+fn rollout_finding(set: &DaemonSet) -> Option<Finding> {
+    let (metadata, status) = (&set.metadata, &set.status);
+    let (desired, ready, new) =
+        (status.desired_number_scheduled, status.number_ready, status.updated_number_scheduled);
+    let message = if status.observed_generation < metadata.generation {
+        "its last change has not been rolled out yet".to_owned()
+    } else if ready < desired || new < desired {
+        format!("{ready} of {desired} pods are ready, {new} are of the newest revision")
+    } else {
+        return None;
     };
-    unfinished.map(finding).collect()
+    let object = ObjectName::in_namespace("DaemonSet", &metadata.namespace, &metadata.name);
+    Some(Finding::new(Code::RolloutIncomplete, object, message))
 }
 
 fn version_finding(lookup: &Lookup<'_>) -> Option<Finding> {

@@ -124,6 +124,12 @@ fn each_finding_has_its_cause() {
             "0 of 1 pods are ready",
         ),
         (
+            Code::RolloutIncomplete,
+            |c| c.daemon_sets[0].metadata.generation = 1,
+            "DaemonSet kube-system/istio-cni-node",
+            "its last change",
+        ),
+        (
             Code::VersionsDiffer,
             |c| {
                 let mut other = state(c).clone();

@@ -63,6 +63,7 @@ const MAX_BOOLEAN: usize = 8;
 pub fn trim_pod(pod: &mut Pod) {
     let metadata = &mut pod.metadata;
     metadata.resource_version = String::new();
+    metadata.generation = 0;
     metadata.owners = Vec::new();
     trim_annotations(&mut metadata.annotations, annotation_limit);
     trim_labels(&mut metadata.labels);
