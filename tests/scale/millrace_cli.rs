@@ -183,9 +183,11 @@ fn one_namespace(fixture: &Fixture) {
     let whole = fixture.millrace(&["check", "--node", &node(20), "-o", "json"]).json();
     assert_eq!(pods(&report) + pods(&elsewhere.json()), pods(&whole), "{report}");
     assert_eq!(report["counts"]["agents"], whole["counts"]["agents"]);
-    let nowhere = fixture.millrace(&["check", "-n", "no-such-namespace"]);
-    let expected = "millrace: there is no namespace no-such-namespace\n";
-    assert_eq!((nowhere.status, nowhere.stderr.as_str()), (2, expected));
+    for command in [&["check"][..], &["list"], &["verify"], &["prove", "--all"]] {
+        let nowhere = fixture.millrace(&[command, &["-n", "no-such-namespace"]].concat());
+        let expected = "millrace: there is no namespace no-such-namespace\n";
+        assert_eq!((nowhere.status, nowhere.stderr.as_str()), (2, expected));
+    }
     let nowhere = fixture.millrace(&["check", "--node", "no-such-node"]);
     assert_eq!((nowhere.status, nowhere.stderr.as_str()), (2, "millrace: there is no node no-such-node\n"));
     let uncovered = fixture.millrace(&["check", "--node", &node(25), "-o", "json"]);

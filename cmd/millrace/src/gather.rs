@@ -9,7 +9,7 @@ use cluster_report::{
 };
 use futures_util::{StreamExt as _, stream};
 use kube_api::{ApiErrorKind, KubeClient, KubeconfigChoice, KubeconfigSession};
-use model::{DaemonSet, Node, PodName};
+use model::{DaemonSet, Namespace, Node, PodName};
 use report::{Proof, SimulatedChange, percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -86,15 +86,19 @@ impl<'a> ClusterSource<'a> {
     /// agent runs; pods of one namespace, if given.
     ///
     /// # Errors
-    /// The agents cannot be found.
+    /// The agents cannot be found, or the namespace does not exist.
     pub(crate) async fn query_all_nodes(
         &self,
         namespace: Option<&str>,
         node: Option<&str>,
     ) -> Result<Cluster> {
         let agents = self.list_agents(node).await?;
-        let (mut answers, (uncovered, unread)) =
-            tokio::join!(self.query_answers(&agents), self.uncovered_nodes(&agents, namespace, node));
+        let (mut answers, (uncovered, unread), confirmed) = tokio::join!(
+            self.query_answers(&agents),
+            self.uncovered_nodes(&agents, namespace, node),
+            self.confirm_namespace(namespace),
+        );
+        confirmed?;
         add_uncovered(&mut answers, uncovered);
         let mut cluster = Cluster { agents, answers, unread, ..Cluster::default() };
         if let Some(namespace) = namespace {
@@ -194,12 +198,13 @@ impl<'a> ClusterSource<'a> {
     /// no agent runs has not answered; other nodes are unknown if a kind of objects could not be read.
     ///
     /// # Errors
-    /// The agents cannot be found.
+    /// The agents cannot be found, or the namespace does not exist.
     pub(crate) async fn query_proofs(
         &self,
         namespace: Option<&str>,
         node: Option<&str>,
     ) -> Result<(BTreeMap<String, Result<Vec<Proof>, String>>, Vec<UnreadObjects>)> {
+        self.confirm_namespace(namespace).await?;
         let agents = self.list_agents(node).await?;
         let (mut answers, (uncovered, unread)) = tokio::join!(
             self.ask_each_node(&agents, async |query, agent| query.prove_all(agent, namespace).await),
@@ -264,16 +269,29 @@ impl<'a> ClusterSource<'a> {
     /// The namespace does not exist.
     async fn read_objects(&self, namespace: Option<&str>, node: Option<&str>) -> Result<Cluster> {
         let policies_at = format!("/apis/networking.k8s.io/v1{}/networkpolicies", in_namespace(namespace));
-        let (mut cluster, policies) = tokio::join!(
+        let (mut cluster, policies, confirmed) = tokio::join!(
             self.read_pods(namespace, node),
             self.list_objects("networkpolicies", &policies_at, ""),
+            self.confirm_namespace(namespace),
         );
-        let is_missing = cluster.has_read(NAMESPACES) && cluster.namespaces.is_empty();
-        if let Some(name) = namespace.filter(|_| is_missing) {
-            bail!("there is no namespace {name}");
-        }
+        confirmed?;
         cluster.policies = value_or_default(policies, &mut cluster.unread);
         Ok(cluster)
+    }
+
+    /// Checks that a namespace exists, unless namespaces cannot be read: nothing would be found in a misspelt one.
+    ///
+    /// # Errors
+    /// The namespace does not exist.
+    async fn confirm_namespace(&self, name: Option<&str>) -> Result<()> {
+        let Some(name) = name else { return Ok(()) };
+        let query = name_selector("metadata.name", Some(name));
+        let found: Result<Vec<Namespace>, _> =
+            self.list_objects(NAMESPACES, "/api/v1/namespaces", &query).await;
+        if found.is_ok_and(|found| found.is_empty()) {
+            bail!("there is no namespace {name}");
+        }
+        Ok(())
     }
 
     /// Returns pods, of one node if given, and namespaces; of one namespace, if given.
