@@ -269,12 +269,13 @@ impl<'a> ClusterSource<'a> {
     /// The namespace does not exist.
     async fn read_objects(&self, namespace: Option<&str>, node: Option<&str>) -> Result<Cluster> {
         let policies_at = format!("/apis/networking.k8s.io/v1{}/networkpolicies", in_namespace(namespace));
-        let (mut cluster, policies, confirmed) = tokio::join!(
+        let (mut cluster, policies) = tokio::join!(
             self.read_pods(namespace, node),
             self.list_objects("networkpolicies", &policies_at, ""),
-            self.confirm_namespace(namespace),
         );
-        confirmed?;
+        if cluster.has_read(NAMESPACES) {
+            require_namespace(namespace, &cluster.namespaces)?;
+        }
         cluster.policies = value_or_default(policies, &mut cluster.unread);
         Ok(cluster)
     }
@@ -284,14 +285,12 @@ impl<'a> ClusterSource<'a> {
     /// # Errors
     /// The namespace does not exist.
     async fn confirm_namespace(&self, name: Option<&str>) -> Result<()> {
-        let Some(name) = name else { return Ok(()) };
-        let query = name_selector("metadata.name", Some(name));
-        let found: Result<Vec<Namespace>, _> =
-            self.list_objects(NAMESPACES, "/api/v1/namespaces", &query).await;
-        if found.is_ok_and(|found| found.is_empty()) {
-            bail!("there is no namespace {name}");
+        if name.is_none() {
+            return Ok(());
         }
-        Ok(())
+        let query = name_selector("metadata.name", name);
+        let found = self.list_objects(NAMESPACES, "/api/v1/namespaces", &query).await;
+        found.map_or(Ok(()), |found| require_namespace(name, &found))
     }
 
     /// Returns pods, of one node if given, and namespaces; of one namespace, if given.
@@ -379,6 +378,14 @@ fn name_selector(field: &str, name: Option<&str>) -> String {
 /// Returns the path prefix that restricts a request to a namespace; without a namespace, empty.
 fn in_namespace(namespace: Option<&str>) -> String {
     namespace.map(|name| format!("/namespaces/{}", percent_encode(name))).unwrap_or_default()
+}
+
+/// Fails if the namespace is not among those found by its name.
+fn require_namespace(name: Option<&str>, found: &[Namespace]) -> Result<()> {
+    match name.filter(|_| found.is_empty()) {
+        Some(name) => bail!("there is no namespace {name}"),
+        None => Ok(()),
+    }
 }
 
 /// Adds nodes without an agent; the answer of an agent started meanwhile takes precedence.
