@@ -210,8 +210,8 @@ impl Installer {
 
     /// Reports each distinct text once.
     fn report_refusal(&mut self, why: &str) {
-        self.metrics.count_update(false);
         warn!(target: "install", error = why, "new CNI network configuration refused; keeping the last good one");
+        self.metrics.count_update(false);
         let message =
             format!("The new CNI network configuration is invalid; keeping the last good one: {why}");
         make_warnings("CNIConfigRefused", &message).into_iter().for_each(&self.notify);

@@ -5,6 +5,7 @@
 mod named_netns;
 
 use std::{
+    fs,
     io::{ErrorKind, Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
@@ -54,6 +55,11 @@ impl Named {
 }
 
 impl Named {
+    /// Waits until the kernel's workers have made the IPv6 addresses usable, which they do also without duplicate address detection.
+    fn wait_until_addresses_are_usable(&self) {
+        until("addresses are usable", || self.sh("ip -6 -oneline address show tentative").is_empty());
+    }
+
     /// Connects from this port, which may have been in use until recently.
     fn connect_from(&self, port: u16, address: &str) -> TcpStream {
         let at = SocketAddr::new(address.parse().unwrap(), PORT);
@@ -66,6 +72,15 @@ impl Named {
             TcpStream::from(socket)
         };
         self.1.run_in(connect).unwrap()
+    }
+}
+
+/// Waits until a condition holds that depends on this machine alone.
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(20), "not within 20 s: {what}");
+        thread::sleep(Duration::from_millis(1)); // between two polls
     }
 }
 
@@ -93,6 +108,9 @@ struct Fixture {
 impl Fixture {
     fn new(backend: Backend) -> Fixture {
         let (pod, peer) = (Named::new("pod"), Named::new("peer"));
+        // Duplicate address detection would keep the links' own addresses unusable for a second or two.
+        let accept_dad = "/proc/sys/net/ipv6/conf/default/accept_dad";
+        [&pod, &peer].iter().for_each(|side| side.1.run_in(|| fs::write(accept_dad, "0").unwrap()).unwrap());
         peer.sh(&format!("ip link add veth0 type veth peer name eth0 netns {}", pod.name()));
         for (side, device, addresses) in [(&pod, "eth0", POD), (&peer, "veth0", PEER)] {
             let [v4, v6] = addresses;
@@ -101,6 +119,7 @@ impl Fixture {
             side.sh(&format!("ip link set {device} up"));
             side.serve();
         }
+        [&pod, &peer].iter().for_each(|side| side.wait_until_addresses_are_usable());
         Fixture { pod, peer, backend }
     }
 
@@ -194,11 +213,7 @@ fn connections_survive_capture_release_and_capture_and_new_ones_are_redirected()
         assert_eq!(fixture.capture(ExistingConnections::Keep).connections, None, "nothing changed");
         streams.truncate(60);
         drop(streams.drain(..20));
-        let deadline = Instant::now() + Duration::from_secs(5); // for the servers to close their ends
-        while fixture.outside() != 40 {
-            assert!(Instant::now() < deadline, "{}", fixture.outside());
-            thread::sleep(Duration::from_millis(1)); // between two polls
-        }
+        until("the servers have closed their ends", || fixture.outside() == 40);
         streams.iter().for_each(|stream| exchange(stream).unwrap());
     });
 }
@@ -225,11 +240,7 @@ fn none_that_opens_or_closes_meanwhile_breaks() {
             }
             for round in 1..=5 {
                 let before = opened.load(Ordering::Relaxed);
-                let deadline = Instant::now() + Duration::from_secs(10);
-                while opened.load(Ordering::Relaxed) < before + 20 {
-                    assert!(Instant::now() < deadline, "connections break");
-                    thread::sleep(Duration::from_millis(1)); // between two polls
-                }
+                until("others open", || opened.load(Ordering::Relaxed) >= before + 20);
                 let report = fixture.capture(ExistingConnections::Keep).connections;
                 let Some(ConnectionsReport::Kept(kept)) = report else { panic!("{report:?}") };
                 assert!(kept.refused.is_none() && kept.kept >= held.len(), "{round}: {kept:?}");

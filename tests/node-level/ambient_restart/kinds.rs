@@ -105,7 +105,7 @@ impl Fixture {
             let difference = difference(wanted, &self.state());
             write!(f, "{what}: (- wanted, + found)\n{difference}\n{}", self.base.log())
         });
-        kit::until_within(Duration::from_secs(10), described, || self.state() == wanted);
+        kit::until(described, || self.state() == wanted);
     }
 
     /// Makes a change; returns the points at which its plan can be interrupted, and the resulting state.
