@@ -153,16 +153,19 @@ fn the_proxy_is_the_one_that_kubectl_takes() {
 /// The rest of its time suffices for one more check.
 #[test]
 fn a_check_that_waits_ends_with_a_check_when_its_time_is_over() {
+    for words in [["check", "--wait", "500ms"], ["watch", "--for", "500ms"]] {
+        // Not each time: something else may stop it for longer.
+        let has_checked_twice = (0..5).any(|_| {
+            let server = Refusing::start();
+            let began = Instant::now();
+            let run = millrace(&words, &format!("server: \"http://127.0.0.1:{}\"", server.port), &[]);
+            assert_eq!(run.status.code(), Some(2), "{run:?}");
+            server.asked().len() == 2 && began.elapsed() >= Duration::from_millis(500)
+        });
+        assert!(has_checked_twice, "{words:?}");
+    }
     let server = Refusing::start();
     let cluster = format!("server: \"http://127.0.0.1:{}\"", server.port);
-    let began = Instant::now();
-    let run = millrace(&["check", "--wait", "500ms"], &cluster, &[]);
-    assert_eq!((run.status.code(), server.asked().len()), (Some(2), 2), "{run:?}, {:?}", server.asked());
-    assert!(began.elapsed() >= Duration::from_millis(500), "{:?}", began.elapsed());
-    let server = Refusing::start();
-    let cluster = format!("server: \"http://127.0.0.1:{}\"", server.port);
-    let run = millrace(&["watch", "--for", "500ms"], &cluster, &[]);
-    assert_eq!((run.status.code(), server.asked().len()), (Some(2), 2), "{run:?}, {:?}", server.asked());
     let run = millrace(&["watch", "--for", "1ms", "--agent-namespace", AGENTS], &cluster, &[]);
     let message = "millrace: no agent was found\n".as_bytes();
     assert_eq!((run.status.code(), run.stderr.as_slice()), (Some(2), message), "{run:?}");

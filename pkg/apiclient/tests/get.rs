@@ -26,20 +26,22 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Short times, so that the tests are fast.
+/// Times that a slow machine does not reach, except for those of an error that is final in the end.
 fn policy() -> RetryPolicy {
     RetryPolicy {
-        deadline: millis(1500),
-        per_try: millis(400),
+        deadline: millis(10_000),
+        per_try: millis(5000),
         backoff: millis(5),
         backoff_max: millis(40),
-        not_found_grace: millis(250),
-        unauthorized_grace: millis(250),
+        not_found_grace: millis(1000),
+        unauthorized_grace: millis(1000),
     }
 }
 
 fn get(dir: &Dir) -> Result<Pod, Error> {
-    get_with(&ApiClient::new(dir.kubeconfig()), &policy())
+    let grace = policy().deadline;
+    let policy = RetryPolicy { not_found_grace: grace, unauthorized_grace: grace, ..policy() };
+    get_with(&ApiClient::new(dir.kubeconfig()), &policy)
 }
 
 fn get_with(client: &ApiClient, policy: &RetryPolicy) -> Result<Pod, Error> {
@@ -59,7 +61,11 @@ fn has_header(request: &str, header: &str) -> bool {
 
 /// Returns the error, which must not contain the token.
 fn failure(dir: &Dir) -> Error {
-    let error = get(dir).unwrap_err();
+    failure_with(dir, &policy())
+}
+
+fn failure_with(dir: &Dir, policy: &RetryPolicy) -> Error {
+    let error = get_with(&ApiClient::new(dir.kubeconfig()), policy).unwrap_err();
     let shown = format!("{error} {error:?}");
     assert!(!shown.contains("s3cret"), "{shown}");
     assert_eq!(error.asked, "GET pods default/web-0");
@@ -121,7 +127,7 @@ fn trust_is_the_authoritys_and_nobody_elses() {
     let start = Instant::now();
     let error = failure(&wrong);
     assert!(matches!(error.reason, FailureReason::Untrusted(_)), "{error}");
-    assert!(error.tries > 1 && start.elapsed() < millis(1000), "{error}");
+    assert!(error.tries > 1 && start.elapsed() < millis(5000), "{error}");
     assert_eq!(good.requests(), 0, "no token goes to a server that is not trusted");
 
     let insecure = Dir::new(&good.url("127.0.0.1"), "insecure-skip-tls-verify: true", "token: s3cret");
@@ -218,7 +224,7 @@ fn a_token_that_rotates_is_read_again_after_a_401() {
         scope.spawn(|| {
             let start = Instant::now();
             while stub.requests() == 0 {
-                assert!(start.elapsed() < millis(5000), "no request");
+                assert!(start.elapsed() < millis(20_000), "no request");
                 sleep(millis(1)); // between two polls
             }
             stub::replace(&dir.path("token"), "new\n");
@@ -230,7 +236,7 @@ fn a_token_that_rotates_is_read_again_after_a_401() {
     dir.write("token", "s3cret-old\n");
     let error = failure(&dir);
     assert!(
-        matches!(error.reason, FailureReason::Unauthorized(_)) && error.elapsed < millis(1000),
+        matches!(error.reason, FailureReason::Unauthorized(_)) && error.elapsed < millis(5000),
         "{error}"
     );
 }
@@ -241,15 +247,15 @@ fn a_last_try_that_is_cut_short_does_not_hide_what_the_others_were_told() {
     let stub = Stub::tls(tls.server(&["127.0.0.1"]), |_, number| match number {
         0 | 1 => json(401, r#"{"message":"Unauthorized"}"#),
         _ => {
-            sleep(millis(700)); // longer than the remaining time
+            sleep(millis(4000)); // longer than the remaining time
             pod()
         }
     });
     let dir = Dir::new(&stub.url("127.0.0.1"), &tls.ca_line(), "token: s3cret");
     let policy = RetryPolicy {
-        deadline: millis(300),
-        per_try: millis(1000),
-        unauthorized_grace: millis(1000),
+        deadline: millis(3000),
+        per_try: millis(5000),
+        unauthorized_grace: millis(5000),
         ..policy()
     };
     let error = get_with(&ApiClient::new(dir.kubeconfig()), &policy).unwrap_err();
@@ -265,7 +271,7 @@ fn a_404_is_retried_within_its_grace() {
     let never = Stub::plain(|_, _| json(404, r#"{"message":"pods \"web-0\" not found"}"#));
     let error = failure(&Dir::new(&never.url("127.0.0.1"), "x: y", "token: s3cret"));
     assert_eq!(error.reason, FailureReason::NotFound("pods \"web-0\" not found".to_owned()));
-    assert!(error.tries > 1 && error.elapsed < millis(1000), "{error}");
+    assert!(error.tries > 1 && error.elapsed < millis(5000), "{error}");
 }
 
 #[test]
@@ -283,7 +289,7 @@ fn overload_is_retried_and_retry_after_heeded() {
         Stub::plain(|_, _| answer("429 Too Many Requests", "Retry-After: 60\r\nContent-Length: 0\r\n", b""));
     let error = failure(&Dir::new(&busy.url("127.0.0.1"), "x: y", "token: s3cret"));
     assert!(matches!(error.reason, FailureReason::Server { status: 429, .. }) && error.tries == 1, "{error}");
-    assert!(error.elapsed < millis(500));
+    assert!(error.elapsed < millis(5000));
 }
 
 #[test]
@@ -321,16 +327,16 @@ fn a_refused_connection_is_retried_until_the_deadline() {
     let port = Stub::closed_port();
     let dir =
         Dir::new(&format!("https://127.0.0.1:{port}"), "insecure-skip-tls-verify: true", "token: s3cret");
-    let error = failure(&dir);
+    let error = failure_with(&dir, &RetryPolicy { deadline: millis(1500), ..policy() });
     assert!(matches!(error.reason, FailureReason::Unreachable(_)), "{error}");
     assert!(error.tries > 3, "{error}");
-    assert!(error.elapsed > millis(1000) && error.elapsed < millis(2500), "{error}");
+    assert!(error.elapsed > millis(1000) && error.elapsed < millis(8000), "{error}");
 }
 
 #[test]
 fn a_server_that_hangs_or_drips_costs_no_more_than_the_deadline() {
     let hanging = Stub::raw(|stream| {
-        sleep(millis(3000));
+        sleep(millis(10_000));
         drop(stream);
     });
     let dripping = Stub::raw(|mut stream| {
@@ -348,10 +354,11 @@ fn a_server_that_hangs_or_drips_costs_no_more_than_the_deadline() {
             "token: s3cret",
         );
         let start = Instant::now();
-        let error = failure(&dir);
+        let policy = RetryPolicy { deadline: millis(3000), per_try: millis(400), ..policy() };
+        let error = failure_with(&dir, &policy);
         assert!(matches!(error.reason, FailureReason::TimedOut(_)), "{error}");
         assert!(error.tries >= 3, "each try ends by itself: {error}");
-        assert!(start.elapsed() < millis(2500), "{error}");
+        assert!(start.elapsed() < millis(8000), "{error}");
     }
 }
 

@@ -23,7 +23,8 @@ use tracing::{
     span,
 };
 
-const SOON: Duration = Duration::from_secs(1);
+/// Less than the period of a follower that hears of no change, 10 seconds.
+const SOON: Duration = Duration::from_secs(8);
 
 struct Fixture {
     directory: TempDir,
@@ -233,8 +234,11 @@ fn a_broken_file_counts_as_it_was_last_and_is_told_once() {
     fixture.write("a.yaml", &pod("a2"));
     fixture.expect(&["a2", "b"], &[]);
     fixture.write("a.yaml", "kind: Pod\nmetadata: [");
-    fixture.expect_silence();
-    assert_eq!(fixture.warnings(), 2, "broken again is news");
+    let is_told = (0..20).any(|_| {
+        fixture.expect_silence();
+        fixture.warnings() == 2
+    });
+    assert!(is_told, "broken again is news");
     fs::remove_file(fixture.directory.path().join("a.yaml")).unwrap();
     fixture.expect(&["b"], &[]);
 }
@@ -283,7 +287,13 @@ fn a_directory_may_come_later_and_what_it_said_outlives_it() {
     fixture.expect(&["a"], &[]);
     fs::remove_dir_all(&path).unwrap();
     // Removed file by file: the last observed state may be an empty directory.
-    let _ = fixture.facts.recv_timeout(Duration::from_millis(600));
+    assert!((0..20).any(|_| {
+        let fact = fixture.facts.recv_timeout(Duration::from_millis(600));
+        if let Ok(fact) = fact {
+            let _ = fixture.index.apply(fact);
+        }
+        fixture.warnings() == 2
+    }));
     fs::create_dir(&path).unwrap();
     fs::write(path.join("b.yaml"), pod("b")).unwrap();
     fixture.expect(&["b"], &[]);

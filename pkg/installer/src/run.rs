@@ -195,6 +195,7 @@ impl Installer {
         let problems: Vec<String> = result.problems.iter().map(ToString::to_string).collect();
         let problems = problems.join("; ");
         self.log_if_new(&problems);
+        self.metrics.set_ready(ready);
         if ready {
             if result.changed || !self.ready {
                 self.metrics.installs.get_or_create(&[("result", "SUCCESS")]).inc();
@@ -204,7 +205,6 @@ impl Installer {
         } else {
             self.status.set_missing(problems.clone());
         }
-        self.metrics.set_ready(ready);
         self.ready = ready;
         self.last_message = problems;
         let (mut has_failed, mut delay) = (false, REGULAR);

@@ -79,7 +79,7 @@ fn serve(size: usize) -> u16 {
 
 fn connect(port: u16) -> TcpStream {
     let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     stream
 }
 

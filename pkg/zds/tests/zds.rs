@@ -45,7 +45,20 @@ use zds::{Hub, PeerLocator, Workload, ZdsDeadlines, ZdsEvent, ZdsServer, Ztunnel
 use ztunnel::{Asked, Ztunnel};
 
 /// Longer than any successful operation.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Deadlines that no test reaches, however long something else stops this process.
+fn patient_deadlines() -> ZdsDeadlines {
+    let long = 10 * PATIENCE;
+    ZdsDeadlines {
+        hello: long,
+        unknown_peer_hello: long,
+        answer: long,
+        first_retry: long,
+        last_retry: long,
+        ..ZdsDeadlines::default()
+    }
+}
 
 /// An agent: its hub, its socket, and its events.
 struct Agent {
@@ -57,9 +70,9 @@ struct Agent {
 }
 
 impl Agent {
-    /// Not open, with the deadlines of production, but without a limit on the rate of connections.
+    /// Not open, and without a limit on the rate of connections.
     fn closed() -> Agent {
-        Agent::with(ZdsDeadlines { unknown_peer_delay: Duration::ZERO, ..ZdsDeadlines::default() })
+        Agent::with(ZdsDeadlines { unknown_peer_delay: Duration::ZERO, ..patient_deadlines() })
     }
 
     fn open() -> Agent {

@@ -61,7 +61,7 @@ impl Stub {
         let tls = config.is_some();
         let seen = Arc::clone(&requests);
         let stub = Self::raw(move |mut stream| {
-            stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
             match &config {
                 None => answer_one(&mut stream, &seen, &respond),
                 Some(config) => {

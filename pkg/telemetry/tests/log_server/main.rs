@@ -71,7 +71,7 @@ impl Server {
 
     fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(self.socket()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(8))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream
     }
 

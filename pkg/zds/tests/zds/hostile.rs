@@ -12,18 +12,23 @@ use super::*;
 
 const SHORT: Duration = Duration::from_millis(200);
 
-fn impatient() -> Agent {
-    let delay = Duration::ZERO;
-    let agent = Agent::with(ZdsDeadlines {
-        hello: SHORT,
-        unknown_peer_hello: SHORT,
-        answer: SHORT,
-        unknown_peer_delay: delay,
-        ..ZdsDeadlines::default()
-    });
+fn impatient(deadlines: ZdsDeadlines) -> Agent {
+    let agent = Agent::with(ZdsDeadlines { unknown_peer_delay: Duration::ZERO, ..deadlines });
     agent.hub.start_snapshots();
     agent.hub.set_workload(workload("a", 0));
     agent
+}
+
+/// As [`serves`], of an agent whose deadline may end a connection although this process goes on.
+fn serves_in_the_end(agent: &Agent) {
+    eventually(|| {
+        let ztunnel = Ztunnel::dial(&agent.socket());
+        let _ = ztunnel.try_send(ztunnel::HELLO, &[]);
+        let is_asked = ztunnel.try_asked() == Some(add("a", 0));
+        is_asked
+            && ztunnel.try_send(ztunnel::ACK, &[]).is_ok()
+            && ztunnel.try_asked() == Some(Asked::SnapshotSent)
+    });
 }
 
 /// Asserts that the agent still serves.
@@ -41,7 +46,7 @@ fn hellos_that_are_none() {
     {
         let ztunnel = Ztunnel::dial(&agent.socket());
         ztunnel.send(bad);
-        assert!(ztunnel.is_closed() < Duration::from_secs(4), "{bad:x?}: only its time was up");
+        ztunnel.is_closed();
     }
     let ztunnel = Ztunnel::dial(&agent.socket());
     // Valid wherever it is cut off.
@@ -53,16 +58,18 @@ fn hellos_that_are_none() {
 
 #[test]
 fn no_hello() {
-    let agent = impatient();
+    let agent = impatient(ZdsDeadlines { hello: SHORT, unknown_peer_hello: SHORT, ..patient_deadlines() });
+    let began = Instant::now();
     let ztunnel = Ztunnel::dial(&agent.socket());
-    assert!(ztunnel.is_closed() > SHORT.mul_f64(0.5));
+    ztunnel.is_closed();
+    assert!(began.elapsed() > SHORT.mul_f64(0.5));
     assert!(agent.events.try_recv().is_err(), "it does not count");
-    serves(&agent);
+    serves_in_the_end(&agent);
 }
 
 #[test]
 fn a_later_version_is_fine() {
-    let agent = impatient();
+    let agent = Agent::with_workload();
     let ztunnel = Ztunnel::dial(&agent.socket());
     ztunnel.send(b"\x08\x02\x12\x01x");
     ztunnel.acks(&add("a", 0));
@@ -72,11 +79,14 @@ fn a_later_version_is_fine() {
 
 #[test]
 fn no_answer_in_time() {
-    let agent = impatient();
-    let ztunnel = agent.ztunnel();
+    let agent = impatient(ZdsDeadlines { answer: SHORT, ..patient_deadlines() });
+    let began = Instant::now();
+    let ztunnel = Ztunnel::dial(&agent.socket());
+    ztunnel.hello();
     assert_eq!(ztunnel.asked(), add("a", 0));
-    assert!(ztunnel.is_closed() > SHORT.mul_f64(0.5));
-    serves(&agent);
+    ztunnel.is_closed();
+    assert!(began.elapsed() > SHORT.mul_f64(0.5));
+    serves_in_the_end(&agent);
 }
 
 #[test]
@@ -87,7 +97,7 @@ fn answers_that_are_none() {
         let ztunnel = agent.ztunnel();
         assert_eq!(ztunnel.asked(), add("a", 0));
         ztunnel.send(bad);
-        assert!(ztunnel.is_closed() < Duration::from_secs(4), "{bad:x?}: only its time was up");
+        ztunnel.is_closed();
         eventually(|| agent.hub.list_connections().is_empty());
     }
     serves(&agent);
@@ -121,7 +131,7 @@ fn an_answer_too_many_before_the_next_request() {
     let (tell, told) = channel();
     // The first acceptance delays the ztunnel's thread.
     let hub = Hub::new(
-        ZdsDeadlines::default(),
+        patient_deadlines(),
         Box::new(move |event| {
             if matches!(event, ZdsEvent::Accepted { .. }) && tell.send(event).is_ok() {
                 let _ = wait.lock().unwrap().recv();
@@ -154,10 +164,7 @@ fn ends_at_every_point() {
         }
         // Half-closed it could never answer, so it is as useless as a closed one.
         rustix::net::shutdown(&ztunnel.socket, how).unwrap();
-        let gone = || agent.hub.list_connections().is_empty();
-        let began = Instant::now();
-        eventually(gone);
-        assert!(began.elapsed() < Duration::from_secs(1), "it is noticed at once");
+        eventually(|| agent.hub.list_connections().is_empty());
     }
     drop(Ztunnel::dial(&agent.socket()));
     serves(&agent);
@@ -181,8 +188,7 @@ fn file_descriptors() {
 fn too_many() {
     let agent = Agent::open();
     let mut all: Vec<Ztunnel> = (0..zds::MAX_UNKNOWN_PEERS).map(|_| agent.ztunnel()).collect();
-    let refused = Ztunnel::dial(&agent.socket()).is_closed();
-    assert!(refused < Duration::from_secs(4), "only its time was up");
+    Ztunnel::dial(&agent.socket()).is_closed();
     assert_eq!(agent.hub.list_connections().len(), zds::MAX_UNKNOWN_PEERS);
     drop(all.pop());
     agent.hub.set_workload(workload("a", 0));

@@ -93,7 +93,7 @@ impl World {
             first_retry,
             last_retry: first_retry,
             unknown_peer_delay: Duration::ZERO,
-            ..ZdsDeadlines::default()
+            ..patient_deadlines()
         };
         World {
             agent: Agent::with(deadlines),

@@ -11,7 +11,7 @@ use rustix::process::Uid;
 use super::*;
 
 fn hub() -> Hub {
-    Hub::new(ZdsDeadlines::default(), Box::new(|_| ()), Box::new(|_| Ok(std::collections::BTreeSet::new())))
+    Hub::new(patient_deadlines(), Box::new(|_| ()), Box::new(|_| Ok(std::collections::BTreeSet::new())))
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_panic_costs_one_connection_and_no_later_one() {
         assert!(!is_first.swap(false, Ordering::Relaxed), "the first one, as it should");
         Ok(std::collections::BTreeSet::new())
     });
-    let hub = Hub::new(ZdsDeadlines::default(), Box::new(|_| ()), locate);
+    let hub = Hub::new(patient_deadlines(), Box::new(|_| ()), locate);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ztunnel.sock");
     ZdsServer::bind(&path).unwrap().serve(hub.clone()).unwrap();

@@ -74,12 +74,16 @@ fn drip(directory: &Path, burst: Duration) -> Duration {
 #[test]
 fn timeouts_are_kept_and_nothing_runs_meanwhile() {
     for mut fixture in Fixture::both() {
-        let (before, start) = (activity(), Instant::now());
-        assert_eq!(fixture.watcher.wait_for_change(Duration::from_secs(1)).unwrap(), WakeReason::default());
-        let (after, took) = (activity(), start.elapsed());
-        assert!((Duration::from_secs(1)..Duration::from_secs(3)).contains(&took), "{took:?}");
-        let (slept, ran) = (after.0 - before.0, after.1 - before.1);
-        assert!(slept <= 8 && ran <= 10, "in one quiet second {slept} sleeps and {ran} ticks");
+        // Not each time: something else may stop or disturb this process.
+        let is_kept = (0..5).any(|_| {
+            let (before, start) = (activity(), Instant::now());
+            let wake = fixture.watcher.wait_for_change(Duration::from_secs(1)).unwrap();
+            let (after, took) = (activity(), start.elapsed());
+            assert_eq!(wake, WakeReason::default());
+            assert!(took >= Duration::from_secs(1), "{took:?}");
+            took < Duration::from_secs(3) && after.0 - before.0 <= 8 && after.1 - before.1 <= 10
+        });
+        assert!(is_kept, "in one quiet second it sleeps often, or runs");
         assert_eq!(fixture.watcher.wait_for_change(Duration::ZERO).unwrap(), WakeReason::default());
         fixture.watcher.waker().wake();
         assert!(
