@@ -320,9 +320,13 @@ impl ApiServer {
     fn wait_until_ready(&mut self) {
         let mut last = None;
         let ready = found_within(START_LIMIT, || {
-            let answer = self.admin.try_request("GET", "/readyz", None);
-            let is_ready = answer.as_ref().is_ok_and(|answer| answer.status == 200);
-            last = Some(answer);
+            // The server is ready before it has created its namespaces, of which this is the last that tests use.
+            let paths = ["/readyz", "/api/v1/namespaces/default"];
+            let is_there = |path: &str| {
+                last = Some(self.admin.try_request("GET", path, None));
+                matches!(&last, Some(Ok(answer)) if answer.status == 200)
+            };
+            let is_ready = paths.into_iter().all(is_there);
             let has_ended = self._apiserver.try_wait().expect("a child can be asked").is_some();
             (is_ready || has_ended).then_some(is_ready)
         });

@@ -73,7 +73,7 @@ type Answering = dyn Fn(&Forwarded) -> ForwardedReply + Send + Sync;
 pub struct SimulatedKubelet {
     address: SocketAddr,
     listener: TcpListener,
-    /// The maximum number of connections at a time, and the current one.
+    /// The maximum number of connections without a reply, and the current one.
     open: Arc<Mutex<(usize, usize)>>,
 }
 
@@ -95,9 +95,8 @@ impl SimulatedKubelet {
                 let (config, start, answer) = (Arc::clone(&config), Arc::clone(&start), Arc::clone(&answer));
                 let counted = Arc::clone(&counted);
                 thread::spawn(move || {
-                    count(&counted, true);
-                    let _ = serve(stream, &config, &*start, &*answer);
-                    count(&counted, false);
+                    let open = Open::count_open(&counted);
+                    let _ = serve(stream, &config, &*start, &*answer, open);
                 });
             }
         });
@@ -110,7 +109,8 @@ impl SimulatedKubelet {
         self.address
     }
 
-    /// The most connections that were open at the same time.
+    /// The most connections without a reply at the same time. A client may open its next one as soon as it has a reply, before the
+    /// last one is closed here.
     #[must_use]
     pub fn most_connections(&self) -> usize {
         self.open.lock().expect("no test panics in between").0
@@ -124,10 +124,22 @@ impl Drop for SimulatedKubelet {
     }
 }
 
-fn count(open: &Mutex<(usize, usize)>, more: bool) {
-    let mut open = open.lock().expect("no test panics in between");
-    open.1 = if more { open.1 + 1 } else { open.1 - 1 };
-    open.0 = open.0.max(open.1);
+/// A connection that counts until drop.
+struct Open<'a>(&'a Mutex<(usize, usize)>);
+
+impl<'a> Open<'a> {
+    fn count_open(all: &'a Mutex<(usize, usize)>) -> Self {
+        let mut counts = all.lock().expect("no test panics in between");
+        counts.1 += 1;
+        counts.0 = counts.0.max(counts.1);
+        Self(all)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.lock().expect("no test panics in between").1 -= 1;
+    }
 }
 
 struct Upgrade {
@@ -165,6 +177,7 @@ fn serve(
     config: &Arc<ServerConfig>,
     start: &Starting,
     answer: &Answering,
+    open: Open<'_>,
 ) -> io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     let connection = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
@@ -172,10 +185,12 @@ fn serve(
     let upgrade = read_upgrade(&mut stream)?;
     let out = stream.get_mut();
     if let Some(fault) = upgrade.fault() {
+        drop(open);
         return refuse(out, 400, fault);
     }
     let start = start(&upgrade.pod);
     if let ForwardedStart::Refuse(status) = start {
+        drop(open);
         return refuse(out, status, "refused by the test");
     }
     let key = format!("{}{MAGIC}", upgrade.header("sec-websocket-key"));
@@ -190,6 +205,7 @@ fn serve(
         send(out, channel, &upgrade.port.to_le_bytes())?;
     }
     if let ForwardedStart::Error(why) = start {
+        drop(open);
         let (port, pod) = (upgrade.port, &upgrade.pod);
         send(out, ERROR, format!("error forwarding port {port} to pod {pod}, uid : {why}").as_bytes())?;
         return close(&mut stream);
@@ -205,6 +221,7 @@ fn serve(
                 *next
             }
             ForwardedReply::Http(status, body) => {
+                drop(open);
                 let out = stream.get_mut();
                 let head = format!("HTTP/1.0 {status} X\r\ncontent-length: {}\r\n\r\n", body.len());
                 send(out, DATA, head.as_bytes())?;
@@ -212,6 +229,7 @@ fn serve(
                 return close(&mut stream);
             }
             ForwardedReply::Broken => {
+                drop(open);
                 return send(stream.get_mut(), DATA, b"HTTP/1.0 200 OK\r\ncontent-length: 9\r\n\r\n{");
             }
             ForwardedReply::Silence => return wait_for_end(&mut stream),

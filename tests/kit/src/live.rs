@@ -90,7 +90,7 @@ impl LiveConnections {
     /// # Panics
     /// If one of them fails.
     pub fn open(&mut self, target: SocketAddr, count: usize) -> Vec<Opened> {
-        let ids = self.begin(target, count, Duration::from_secs(10));
+        let ids = self.begin(target, count, Duration::from_secs(50));
         let opened = ids.into_iter().map(|id| self.outcome(id));
         opened.map(|one| one.unwrap_or_else(|e| panic!("cannot connect to {target}: {e}"))).collect()
     }

@@ -168,8 +168,9 @@ impl Netns {
         counters.map(|pair| pair[1].parse().expect("nft counts in numbers")).collect()
     }
 
-    /// Waits until a link that was set up carries packets. The kernel starts to forward a while after both ends are up
-    /// (`net/core/link_watch.c`); until then it drops packets, and a lost SYN costs a second.
+    /// Waits until a link that was set up carries packets of both families. The kernel starts to forward a while after both ends
+    /// are up (`net/core/link_watch.c`), and until then drops packets; a lost SYN costs a second. A worker makes global IPv6
+    /// addresses usable, also without duplicate address detection (`net/ipv6/addrconf.c`).
     ///
     /// # Panics
     /// If it takes longer than 20 seconds.
@@ -180,6 +181,7 @@ impl Netns {
         self.run(|| {
             until(format_args!("link {link} in {} runs", self.name), || {
                 getifaddrs().expect("links can be listed").any(|one| runs(&one))
+                    && !has_tentative_address(link)
             });
         });
     }
@@ -228,6 +230,19 @@ fn bind_new_namespace(path: &Path) {
     // FS, which are not requested.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.expect("cannot unshare the network");
     rustix::mount::mount_bind("/proc/thread-self/ns/net", path).expect("cannot bind a netns");
+}
+
+/// Whether a link of the calling thread's namespace has a global IPv6 address that is not usable yet, but will be.
+fn has_tentative_address(link: &str) -> bool {
+    const TENTATIVE: u32 = 0x40;
+    const FAILED: u32 = 0x08;
+    // Address, number of the link, length of the prefix, scope, flags, link; there is no such file without IPv6.
+    let table = fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
+    table.lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let flags = u32::from_str_radix(words[4], 16).expect("flags are hexadecimal");
+        words[3] == "00" && words[5] == link && flags & (TENTATIVE | FAILED) == TENTATIVE
+    })
 }
 
 nix::ioctl_write_ptr_bad!(set_link_flags, libc::SIOCSIFFLAGS, libc::ifreq);

@@ -219,7 +219,7 @@ impl Node {
         let up = |address_v4, address_v6| {
             format!(
                 "address add {address_v4}/24 dev eth0\n\
-                 address add {address_v6}/64 dev eth0 nodad\n\
+                 address add {address_v6}/64 dev eth0\n\
                  link set eth0 up\n"
             )
         };
@@ -253,7 +253,7 @@ impl Node {
         ));
         let at_node = format!(
             "address add {far}/31 dev kube0\n\
-             address add {far6}/127 dev kube0 nodad\n\
+             address add {far6}/127 dev kube0\n\
              link set kube0 up\n\
              route add {API_V4} via {near} dev kube0\n\
              route add {API_V6} via {near6} dev kube0\n"

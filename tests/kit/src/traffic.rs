@@ -187,10 +187,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of this protocol with a timeout of two seconds for everything.
+    /// A client of this protocol with a timeout of two seconds for a TCP connection, and five for an answer over UDP.
     #[must_use]
     pub fn new(proto: Proto) -> Self {
-        Self { proto, owner: None, source: None, mark: None, timeout: Duration::from_secs(2) }
+        let timeout = Duration::from_secs(if proto == Proto::Udp { 5 } else { 2 });
+        Self { proto, owner: None, source: None, mark: None, timeout }
     }
 
     /// Sets the user and group that own its socket.
@@ -214,7 +215,8 @@ impl Client {
         self
     }
 
-    /// Sets its timeout.
+    /// Sets its timeout. Over TCP, this is the time for the connection, which the kernel alone establishes; the answer, for which
+    /// other processes have to run, may take 20 seconds.
     #[must_use]
     pub fn within(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

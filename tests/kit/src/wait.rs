@@ -60,16 +60,20 @@ pub fn until_within<C: Condition>(limit: Duration, what: impl Display, ask: impl
 
 /// As [`until_within`], but returns `None` if the condition does not hold within `limit`, which the caller interprets.
 pub fn found_within<C: Condition>(limit: Duration, mut ask: impl FnMut() -> C) -> Option<C::Found> {
-    let began = Instant::now();
+    let (began, mut is_over) = (Instant::now(), false);
     loop {
         let asked = Instant::now();
         if let Some(found) = ask().found() {
             return Some(found);
         }
-        if began.elapsed() >= limit {
+        if is_over {
             return None;
         }
-        thread::sleep(pause_after(began.elapsed(), asked.elapsed())); // between two polls: nothing notifies
+        // The last poll begins after the limit: this process may have been stopped for a while after the one before.
+        is_over = began.elapsed() >= limit;
+        if !is_over {
+            thread::sleep(pause_after(began.elapsed(), asked.elapsed())); // between two polls: nothing notifies
+        }
     }
 }
 
@@ -91,11 +95,12 @@ pub fn holds_for(period: Duration, what: impl Display, mut ask: impl FnMut() -> 
 pub fn until_steady<T: PartialEq>(quiet: Duration, what: impl Display, mut ask: impl FnMut() -> T) -> T {
     let (mut last, mut since) = (ask(), Instant::now());
     until(what, || {
+        let asked = Instant::now();
         let now = ask();
         if now != last {
             (last, since) = (now, Instant::now());
         }
-        since.elapsed() >= quiet
+        asked.saturating_duration_since(since) >= quiet
     });
     last
 }

@@ -80,12 +80,13 @@ fn firewall_rules_tell_the_owners_of_sockets_apart() {
     pod.netns.sh("iptables -A OUTPUT -p tcp -m owner --uid-owner 1337 -j REJECT --reject-with tcp-reset");
     pod.netns.sh("iptables -A OUTPUT -p tcp -m owner --gid-owner 1338 -j DROP");
     let target = (node.outside_ip(false), 80).into();
-    let client = TrafficClient::new(Proto::Tcp).within(Duration::from_millis(300));
+    let client = TrafficClient::new(Proto::Tcp);
     assert!(client.connect(&pod.netns, target).is_ok());
     assert!(client.clone().owned_by(1000, 1000).connect(&pod.netns, target).is_ok());
     let rejected = client.clone().owned_by(1337, 1000).connect(&pod.netns, target).unwrap_err();
     assert_eq!(rejected.kind, FailureKind::Refused);
-    let dropped = client.owned_by(1000, 1338).connect(&pod.netns, target).unwrap_err();
+    let dropped = client.within(Duration::from_millis(300)).owned_by(1000, 1338);
+    let dropped = dropped.connect(&pod.netns, target).unwrap_err();
     assert_eq!(dropped.kind, FailureKind::Timeout);
 }
 
@@ -127,7 +128,7 @@ fn marks_and_source_addresses_of_clients_reach_the_wire() {
     let _echo = Echo::udp(node.outside(), 53);
     node.netns().sh("iptables -A OUTPUT -m mark --mark 7 -j DROP");
     let target = (node.outside_ip(false), 53).into();
-    let client = TrafficClient::new(Proto::Udp).within(Duration::from_millis(300));
+    let client = TrafficClient::new(Proto::Udp);
     let source = SocketAddr::from((node.ip(false), 5353));
     assert_eq!(client.clone().from(source).connect(node.netns(), target).expect("an answer").peer, source);
     assert_eq!(client.marked(7).connect(node.netns(), target).unwrap_err().kind, FailureKind::Other);

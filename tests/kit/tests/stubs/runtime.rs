@@ -143,7 +143,7 @@ fn a_plugin_whose_time_is_up_is_killed() {
     let conflist = node.conflist(&[json!({"type": "slow"})]);
     let error = node.add_pod(&runtime, &conflist, Pod::new("default", "slow")).unwrap_err();
     assert!(error.failed.output.killed, "{error}");
-    assert!(error.failed.output.wall < Duration::from_secs(10));
+    assert!(error.failed.output.wall < Duration::from_secs(50));
 }
 
 #[test]

@@ -187,9 +187,12 @@ fn seen(name: &str, port: u16, peer: SocketAddr, local: SocketAddr, original: Op
     json!({"server": name, "listener": port, "peer": peer, "local": local, "original_dst": original})
 }
 
+/// Time for the answer on a TCP connection, which depends on processes of this machine.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+
 fn ask_tcp(options: &Options) -> io::Result<String> {
     let stream: TcpStream = connected(options, Type::STREAM)?.into();
-    stream.set_read_timeout(Some(options.timeout()))?;
+    stream.set_read_timeout(Some(options.timeout().max(ANSWER_LIMIT)))?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
     if line.is_empty() {

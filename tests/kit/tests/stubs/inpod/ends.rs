@@ -9,7 +9,8 @@ use super::conversation::taken;
 use super::fixture::{Fixture, INBOUND, OUTBOUND, fixture, fixture_with, outside};
 
 const QUICK: Live = Live { every: Duration::from_millis(2), stall: Duration::from_secs(10) };
-const DRAIN: Duration = Duration::from_millis(1500);
+/// Longer than what happens meanwhile, on any machine.
+const DRAIN: Duration = Duration::from_secs(6);
 
 fn draining(drain: Duration) -> Fixture {
     fixture_with(InpodOptions { drain, ..InpodOptions::default() })

@@ -27,7 +27,7 @@ fn three_hundred_connections_live_through_the_stub() {
     report.assert_unbroken();
     assert_eq!(report.connections, 300);
     assert!(report.fewest >= 4 && report.exchanges >= 1200 && report.slowest > Duration::ZERO, "{report:?}");
-    assert_eq!(fixture.ztunnel.seen().len(), 300);
+    assert_eq!(fixture.ztunnel.wait_seen_count(300).len(), 300);
 }
 
 #[test]

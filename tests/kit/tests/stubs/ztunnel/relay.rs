@@ -67,7 +67,7 @@ fn what_was_sent_before_a_half_close_comes_back_whole() {
         assert_eq!(fixture.pod.netns.run(|| round_trip(target, b"")), b"");
         assert!(fixture.pod.netns.run(|| round_trip(target, &bytes)) == bytes, "other bytes came back");
     }
-    assert_eq!(fixture.ztunnel.seen().len(), 4);
+    assert_eq!(fixture.ztunnel.wait_seen_count(4).len(), 4);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_refused_destination_is_told_and_its_client_is_reset() {
 
 #[test]
 fn a_destination_that_says_nothing_is_given_up() {
-    let connect_limit = Duration::from_millis(200);
+    let connect_limit = Duration::from_secs(1);
     let fixture = fixture_with(ZtunnelOptions { connect_limit, ..ZtunnelOptions::default() });
     let _echo = Echo::tcp(fixture.node.outside(), CAPTURED);
     fixture.node.outside().sh("iptables -A INPUT -p tcp -j DROP");

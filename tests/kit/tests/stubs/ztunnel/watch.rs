@@ -21,11 +21,14 @@ fn what_the_stub_sends_for_a_pod_is_not_taken_for_the_pods_own() {
         assert!(out.relayed >= 3 && out.received >= 2, "{out:?}");
         connect(fixture.node.outside(), Proto::Tcp, (fixture.pod.ip(v6), INBOUND).into())
             .expect("the pod answers");
-        let both = uplink.counts(fixture.pod.ip(v6)) - before;
-        assert!(both.relayed >= out.relayed + 3, "SYN-ACKs and answers of ztunnel's listeners: {both:?}");
+        // The last packets of a connection follow its client's end.
+        let counted = |watch: &UplinkWatch<'_>, before| watch.counts(fixture.pod.ip(v6)) - before;
+        let is_counted = || counted(&uplink, before).relayed >= out.relayed + 3;
+        kit::until("SYN-ACKs and answers of ztunnel's listeners are counted", is_counted);
+        let both = counted(&uplink, before);
         assert_eq!((both.direct, both.resets), (0, 0), "{both:?}");
-        let sent = own.counts(fixture.pod.ip(v6)) - own_before;
-        assert!(sent.direct >= 6 && sent.relayed == 0, "{sent:?}");
+        kit::until("the pod's own packets are counted", || counted(&own, own_before).direct >= 6);
+        assert_eq!(counted(&own, own_before).relayed, 0);
     }
 }
 
@@ -40,6 +43,9 @@ fn what_a_pod_sends_itself_is_counted() {
         let counts = uplink.counts(fixture.pod.ip(v6));
         assert!(counts.direct >= 3 && counts.relayed == 0, "{counts:?}");
     }
+    // The pod acknowledges the end of each connection when its server has closed it.
+    let closing = "ss -Htn state fin-wait-1 state fin-wait-2";
+    kit::until("all connections are closed", || fixture.pod.netns.sh(closing).is_empty());
     let before = uplink.total();
     // Neither captured nor served: the pod's kernel refuses.
     let refused =
