@@ -385,7 +385,8 @@ fn capture_from_within_is_as_the_kernels_own_tools_show_it() {
     let web = fixture.mesh_pod("web");
     fixture.wait_served(&ztunnel, &web);
     fixture.wait_captured(&web);
-    let seen = state(&fixture);
+    let is_captured = |seen: &Value| pod(seen, MESH, "web")["capture"] == "captured";
+    let seen = kit::until("it is shown", || Some(state(&fixture)).filter(is_captured));
     assert_eq!(seen["observation"]["unobserved"], Value::Array(Vec::new()));
     assert_eq!(observed(&seen, "ipsets", "", told_member), members(fixture.node.netns()));
     assert_eq!(

@@ -4,5 +4,5 @@
 pub(crate) mod chart;
 pub(crate) mod every_case;
 mod migration;
-mod release;
+pub(crate) mod release;
 mod shutdown;

@@ -1,13 +1,15 @@
 //! Metrics of a running agent, after all events that it counts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::sync::atomic::AtomicBool;
+use std::{fs, thread};
 
-use kit::{Daemon, InpodOptions, NodeOptions, Pod};
+use kit::{Daemon, InpodOptions, NodeOptions, Pod, SetOnDrop};
 use serde_json::json;
 
 use crate::fixtures::ambient::{Ambient, MESH, PLAIN};
 use crate::fixtures::inpod::InPod;
+use crate::install_api::events::contend;
 use crate::install_api::fixture::template;
 
 /// Metrics, their labels, and the labels' values.
@@ -78,11 +80,13 @@ fn on_the_node() -> String {
         daemon.metric(r#"istio_cni_config_updates_total{result="applied"}"#) >= Some(1.0)
     });
     // A component that undoes each repair immediately is a conflicting writer.
-    fixture.daemon().wait_for("a conflict", |daemon| {
-        if fs::read_to_string(&conflist).is_ok_and(|text| text.contains("istio-cni")) {
-            crate::fixtures::install::replace(&conflist, &original, 0o644);
-        }
-        daemon.metric(r#"istio_cni_conflicts_total{file="network configuration"}"#) >= Some(1.0)
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        scope.spawn(|| contend(&conflist, original.as_bytes(), &stop));
+        fixture.daemon().wait_for("a conflict", |daemon| {
+            daemon.metric(r#"istio_cni_conflicts_total{file="network configuration"}"#) >= Some(1.0)
+        });
     });
     let _ztunnel = fixture.ztunnel("ztunnel-a");
     let _pod = fixture.pod(MESH, "web");

@@ -22,8 +22,9 @@ fn condition(fixture: &ClusterFixture, kind: &str) -> Value {
 /// Waits until the condition has this status and reason, and returns it.
 fn says(fixture: &ClusterFixture, status: &str, reason: &str) -> Value {
     let is = |shown: &Value| shown["status"] == status && shown["reason"] == reason;
-    kit::until(format_args!("{status} because of {reason}"), || is(&condition(fixture, "IstioCNIReady")));
-    condition(fixture, "IstioCNIReady")
+    kit::until(format_args!("{status} because of {reason}"), || {
+        Some(condition(fixture, "IstioCNIReady")).filter(is)
+    })
 }
 
 /// The time in whole seconds, as conditions have it.

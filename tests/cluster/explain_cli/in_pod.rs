@@ -10,16 +10,17 @@ use crate::fixtures::inpod::InPod;
 const AMBIENT: [(&str, &str); 1] = [("istio.io/dataplane-mode", "ambient")];
 const CAPTURED: super::Expected = ("captured", "captured", "in-pod", 0);
 
-/// In legacy tables, whose changes the kernel does not report: the agent would have repaired others by now.
+/// In legacy tables, whose changes the kernel does not report: the agent would have repaired others by now, and repairs these at
+/// its next observation.
 #[test]
 fn a_damage_is_explained_while_it_lasts() {
     let mut fixture = InPod::new(&[("FORCE_IPTABLES_BINARY", "legacy")]);
     let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let web = fixture.mesh_pod("web");
     comes_to_say(&fixture.container, "mesh/web", CAPTURED);
-    web.sandbox.netns.sh("iptables-legacy -t nat -F ISTIO_OUTPUT");
+    let damage = || drop(web.sandbox.netns.sh("iptables-legacy -w -t nat -F ISTIO_OUTPUT"));
     let drifted = ("drifted", "bypassing", "in-pod", 1);
-    let answer = says(&fixture.container, "mesh/web", drifted);
+    let answer = comes_to_say_after(damage, &fixture.container, "mesh/web", drifted);
     assert_words(&answer, &["ISTIO_OUTPUT"]);
     assert_eq!(answer.advice[0], super::WAIT, "{answer}");
 }
@@ -32,7 +33,7 @@ fn captured_held_and_refused() {
     let running = fixture.running_pod(PLAIN, "running");
     fixture.wait_captured(&web);
     fixture.wait_captured(&probed);
-    says(&fixture.container, "mesh/web", CAPTURED);
+    comes_to_say(&fixture.container, "mesh/web", CAPTURED);
     says(&fixture.container, "istio-system/ztunnel-a", ("ztunnel", "outside", "-", 0));
 
     let ip = probed.ip(false);
@@ -114,7 +115,7 @@ fn a_deleted_pod_whose_sandbox_is_gone_raises_no_alarm() {
     let _ = web.sandbox.delete().unwrap();
     let _ = ztunnel.wait_for_state(&web.sandbox.pod.uid, WorkloadState::Gone);
     let ended = ("terminated", "outside", "-", 0);
-    says(&fixture.container, "mesh/web", ended);
+    comes_to_say(&fixture.container, "mesh/web", ended);
     assert_eq!(list(&fixture.container, &["--bypassing"]), (0, Vec::new()));
     let (status, text) = verify(&fixture.container);
     assert!(status == 0, "{text}");

@@ -159,13 +159,15 @@ fn in_the_image_with_what_the_manifest_gives_pods_are_looked_at_as_well() {
     web.netns.sh("iptables-nft -t nat -I OUTPUT -p udp --dport 9 -j RETURN");
     says(&plain.container, "shop/web", CAPTURED);
     let gauge = |state: &str| format!("istio_cni_sidecar_pods{{state=\"{state}\"}}");
+    plain.daemon.end(); // before the next one, which needs its ports
     plain.daemon = plain.container.start(); // the first regular observation is soon after a start
     plain.daemon.wait_for("the patrol has been there", |daemon| {
         let number = |state| daemon.metric(&gauge(state));
         (number("captured"), number("bypassing"), number("unknown")) == (Some(1.0), Some(1.0), Some(0.0))
     });
     without_rules(&plain.node, &web);
-    drop(std::mem::replace(&mut plain.daemon, plain.container.start()));
+    plain.daemon.end();
+    plain.daemon = plain.container.start();
     plain.daemon.wait_until_ready();
     // Without the record, rules are compared with the pod's annotations.
     says(&plain.container, "shop/web", CAPTURED);

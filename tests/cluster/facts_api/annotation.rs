@@ -1,13 +1,11 @@
 //! The annotation through a pod's status subresource: on this pod, and on no other with its name.
 
-use std::time::Duration;
-
 use kit::ApiServer;
 use kube_api::{ApiErrorKind, KubeClient};
 use model::{PodName, PodUid};
 use serde_json::{Value, json};
 
-use super::fixture::{Credential, run};
+use super::fixture::{Credential, LIMIT, run};
 
 const KEY: &str = "ambient.istio.io/redirection";
 
@@ -60,8 +58,7 @@ fn it_is_set_and_removed_on_the_pod_of_this_uid_only() {
         assert_eq!(annotation(api), json!("enabled"), "the successor keeps what it has");
 
         // This account may change the status alone, and did.
-        let answer =
-            client.get::<Value>("the pod", "/api/v1/namespaces/annotated/pods/web", Duration::from_secs(5));
+        let answer = client.get::<Value>("the pod", "/api/v1/namespaces/annotated/pods/web", LIMIT);
         assert_eq!(answer.await.unwrap_err().kind(), ApiErrorKind::Refused);
     });
 }

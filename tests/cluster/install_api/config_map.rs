@@ -13,8 +13,8 @@ const REFUSED: &str = r#"istio_cni_config_updates_total{result="refused"}"#;
 #[test]
 fn an_edit_of_the_config_map_is_on_the_node_a_moment_later_without_a_restart() {
     let Some(fixture) = ClusterFixture::start("config-edit") else { return };
-    fixture.configure(&template("info"));
     let mut daemon = fixture.daemon();
+    fixture.configure(&template("info")); // an update, as the variable is in force
     daemon.wait_for("the ConfigMap wins over the variable", |_| fixture.entry()["log_level"] == "info");
     let edits = ["warn", "error", "debug"].map(|level| {
         fixture.edit(&template(level));

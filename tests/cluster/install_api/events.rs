@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::fixture::ClusterFixture;
 
 /// Restores the original file each time that it has our entry, until `stop` is set.
-fn contend(path: &Path, original: &[u8], stop: &AtomicBool) {
+pub(crate) fn contend(path: &Path, original: &[u8], stop: &AtomicBool) {
     let copy = path.with_extension("rival");
     while !stop.load(Ordering::Relaxed) {
         if fs::read_to_string(path).is_ok_and(|text| text.contains("istio-cni")) {

@@ -1,21 +1,21 @@
 //! The agent's interpretation of its end (`CLEANUP_ON_EXIT=auto`): an upgrade leaves everything unchanged, a removal leaves
 //! nothing.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kit::{ApiServer, Daemon};
 use serde_json::{Value, json};
 
 use super::fixture::{ClusterFixture, DAEMON_SET};
+use crate::istio_charts::release::logged_shutdown;
 
 /// Istio's manifests have a grace period of five seconds, part of which the kubelet uses.
 pub(super) const END: Duration = Duration::from_secs(4);
 
 /// Sends SIGTERM and checks the files that remain; returns the agent's messages about its end.
 pub(super) fn end(fixture: &ClusterFixture, daemon: Daemon, stays: bool) -> String {
-    let started = Instant::now();
     let (status, log) = daemon.terminate();
-    let took = started.elapsed();
+    let took = logged_shutdown(&log);
     assert!(status.success(), "{status}: {log}");
     assert!(took < END, "{took:?}: {log}");
     assert_eq!(fixture.is_installed(), stays, "{log}");
@@ -123,6 +123,13 @@ fn wait_until_refused(fixture: &ClusterFixture) {
     });
 }
 
+/// Waits until the agent's watch has shown that its DaemonSet is deleted.
+fn wait_until_seen_deleted(daemon: &mut Daemon) {
+    daemon.wait_for("it sees that", |daemon| {
+        daemon.logged("the agent's DaemonSet has been deleted or is being deleted", "daemon_set=") > 0
+    });
+}
+
 /// Deletes the service account, as a package manager does after or before the DaemonSet.
 fn remove_account(fixture: &ClusterFixture) {
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
@@ -141,8 +148,10 @@ fn remove_account(fixture: &ClusterFixture) {
 fn everything_goes_also_when_our_permissions_went_after_the_daemon_set() {
     let Some(fixture) = ClusterFixture::start("leave-helm") else { return };
     fixture.create_daemon_set(DAEMON_SET);
-    let daemon = fixture.daemon_that_knows(DAEMON_SET);
+    let mut daemon = fixture.daemon_that_knows(DAEMON_SET);
+    fixture.wait_until_watched("daemonsets");
     fixture.api.admin().delete(&fixture.daemon_set());
+    wait_until_seen_deleted(&mut daemon);
     remove_account(&fixture);
     assert_eq!(end(&fixture, daemon, false), "DaemonSet leave-helm/istio-cni-node has been deleted");
 }
@@ -156,9 +165,7 @@ fn everything_goes_also_when_our_permissions_went_before_the_daemon_set() {
     fixture.wait_until_watched("daemonsets");
     remove_account(&fixture);
     fixture.api.admin().delete(&fixture.daemon_set());
-    daemon.wait_for("it sees that", |daemon| {
-        daemon.logged("the agent's DaemonSet has been deleted or is being deleted", "daemon_set=") > 0
-    });
+    wait_until_seen_deleted(&mut daemon);
     assert_eq!(end(&fixture, daemon, false), "DaemonSet leave-kubectl/istio-cni-node has been deleted");
 }
 
@@ -193,6 +200,7 @@ fn everything_stays_when_the_permissions_alone_went() {
     let Some(fixture) = ClusterFixture::start("leave-revoked") else { return };
     fixture.create_daemon_set(DAEMON_SET);
     let daemon = fixture.daemon_that_knows(DAEMON_SET);
+    fixture.wait_until_watched("daemonsets");
     remove_account(&fixture);
     let why = end(&fixture, daemon, true);
     let get = "cannot get DaemonSet leave-revoked/istio-cni-node";
@@ -206,9 +214,7 @@ fn everything_stays_when_a_deleted_daemon_set_is_there_again() {
     fixture.create_daemon_set(DAEMON_SET);
     let mut daemon = fixture.daemon_that_knows(DAEMON_SET);
     fixture.api.admin().delete(&fixture.daemon_set());
-    daemon.wait_for("it sees that", |daemon| {
-        daemon.logged("the agent's DaemonSet has been deleted or is being deleted", "daemon_set=") > 0
-    });
+    wait_until_seen_deleted(&mut daemon);
     fixture.create_daemon_set(DAEMON_SET);
     let found = |daemon: &Daemon| daemon.logged("found the agent's DaemonSet", "leave-again/istio-cni-node");
     daemon.wait_for("it sees that, too", |daemon| found(daemon) == 2);

@@ -74,7 +74,7 @@ impl Account {
 
     /// Waits for the authorizer, which receives rules a moment after they are stored.
     fn gets_to(&self, verb: &str, namespace: &str, what: What) -> bool {
-        kit::found_within(Duration::from_secs(10), || self.may(verb, namespace, what)).is_some()
+        kit::found_within(Duration::from_secs(20), || self.may(verb, namespace, what)).is_some()
     }
 }
 

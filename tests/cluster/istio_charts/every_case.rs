@@ -38,6 +38,7 @@ pub(crate) fn live(chart: Chart) -> Option<()> {
     assert!(missing.is_empty(), "{name}: an upgrade removed {missing:?}: {log}");
     release.create_pod();
     let daemon = release.start();
+    release.wait_until_pod_is_read();
     release.answers_the_plugin();
 
     // `helm uninstall`: the DaemonSet is deleted first; the kubelet stops its pod while Helm deletes the rest.

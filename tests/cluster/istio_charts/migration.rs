@@ -136,6 +136,7 @@ fn what_istios_agent_left_is_removed_by_an_uninstallation_of_ours() {
         istio.install(&release);
         release.create_pod();
         let daemon = release.start();
+        release.wait_until_pod_is_read();
         release.delete_daemon_set();
         release.delete_rest();
         release.delete_pod();

@@ -193,6 +193,14 @@ impl Release {
         daemon
     }
 
+    /// Waits until the agent has requested its own pod, without which it cannot know at its end that permissions are gone.
+    pub(super) fn wait_until_pod_is_read(&self) {
+        let path = self.path("v1", "pods", &self.pod_name());
+        kit::until("the agent has read its own pod", || {
+            self.api.requests_with(&path).iter().any(|request| request.verb == "get" && request.uri == path)
+        });
+    }
+
     /// Asserts that the agent answers the plugin's request about a pod, in every mode: here its own pod in the API server.
     pub(super) fn answers_the_plugin(&self) {
         let pod = self.api.admin().get(&self.path("v1", "pods", &self.pod_name()));
@@ -242,11 +250,7 @@ impl Release {
     pub(super) fn stop(&self, daemon: Daemon) -> (String, Duration) {
         let (status, log) = daemon.terminate();
         assert!(status.success(), "{}: {status}: {log}", self.chart.name);
-        // Not measured here: when a dozen agents start and end at the same time, starting and ending processes takes longer.
-        let is_signal = |line: &&str| kit::has_logged(line, "shutting down", &[("signal", "SIGTERM")]);
-        let began = log.lines().find(is_signal);
-        let [began, ended] = [began, log.lines().last()].map(|line| logged_at(line.unwrap()));
-        let took = ended.checked_sub(began).unwrap_or_else(|| ended + DAY - began);
+        let took = logged_shutdown(&log);
         let limit = Duration::from_secs(self.chart.grace_period().saturating_sub(1));
         assert!(took < limit, "{}: {took:?}: {log}", self.chart.name);
         (log, took)
@@ -384,6 +388,15 @@ impl Drop for Directories {
     fn drop(&mut self) {
         drop(Command::new("umount").arg(&self.proc_ns).status());
     }
+}
+
+/// Duration of an agent's end, according to its log: when a dozen agents start and end at the same time, starting and ending
+/// processes takes longer.
+pub(crate) fn logged_shutdown(log: &str) -> Duration {
+    let is_signal = |line: &&str| kit::has_logged(line, "shutting down", &[("signal", "SIGTERM")]);
+    let began = log.lines().find(is_signal);
+    let [began, ended] = [began, log.lines().last()].map(|line| logged_at(line.unwrap()));
+    ended.checked_sub(began).unwrap_or_else(|| ended + DAY - began)
 }
 
 /// Time of day of a log line, such as `2026-01-02T03:04:05.678901Z<TAB>info<TAB>...`.

@@ -7,19 +7,19 @@ use std::time::Duration;
 use super::chart::named;
 use super::release::Release;
 
+/// Time for which the agent waits for evidence where its first requests decide nothing.
+const EVIDENCE: Duration = Duration::from_secs(2);
+
 /// A release of a chart that does not let the agent get DaemonSets, with a grace period of five seconds.
 fn release(case: &str, name: &str) -> Option<(Release, kit::Daemon)> {
     let mut chart = named(case);
     chart.name = name.to_owned();
     let mut release = Release::install(chart)?;
     release.create_pod();
-    let mut daemon = release.start();
+    let daemon = release.start();
     let pods = release.api.requests_with(name);
     assert!(pods.len() < 1000, "a start is cheap");
-    daemon.wait_for("it has read its own pod", |_| {
-        let path = format!("/api/v1/namespaces/{name}/pods/istio-cni-node-x7k1");
-        release.api.requests_with(name).iter().any(|request| request.uri == path)
-    });
+    release.wait_until_pod_is_read();
     Some((release, daemon))
 }
 
@@ -31,7 +31,7 @@ fn a_restarted_container_keeps_everything_at_once() {
         kit::logged(&log, "the plugin stays installed", "reason=\"our own pod is not being deleted") == 1,
         "{log}"
     );
-    assert!(release.is_installed() && took < Duration::from_secs(1), "{took:?}: {log}");
+    assert!(release.is_installed() && took < EVIDENCE, "{took:?}: {log}");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_namespace_that_is_being_deleted_takes_everything_along() {
             == 1,
         "{log}"
     );
-    assert!(release.left_behind().is_empty() && took < Duration::from_secs(2), "{took:?}: {log}");
+    assert!(release.left_behind().is_empty() && took < EVIDENCE, "{took:?}: {log}");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_role_that_lets_it_get_the_daemon_set_decides_at_once() {
         ) == 1,
         "{log}"
     );
-    assert!(release.is_installed() && took < Duration::from_secs(2), "{took:?}: {log}");
+    assert!(release.is_installed() && took < EVIDENCE, "{took:?}: {log}");
 }
 
 #[test]

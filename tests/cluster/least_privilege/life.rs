@@ -11,8 +11,10 @@ use super::grants::{Grants, Verb, token};
 use crate::install_api::fixture::{ClusterFixture, DAEMON_SET};
 use crate::install_manifests::documents::{AMBIENT, IN_POD, SIDECAR};
 
-/// Time limit of each feature: all complete within a second on an idle machine.
+/// Time limit of each feature, of which one is expected to fail: all complete within a second on an idle machine.
 const LIMIT: Duration = Duration::from_secs(8);
+/// The same if all are expected to complete.
+const LONG_LIMIT: Duration = Duration::from_secs(60);
 const MARK: &str = "ambient.istio.io/redirection";
 
 /// Observations of an agent's life.
@@ -21,6 +23,8 @@ pub(super) struct Life {
     pub(super) failed: BTreeSet<&'static str>,
     /// Logs of the agent.
     pub(super) log: String,
+    /// Time limit of each feature.
+    limit: Duration,
 }
 
 /// A node with its own namespace.
@@ -92,7 +96,8 @@ pub(super) fn live(file: &str, name: &'static str, missing: Option<&Verb>) -> Op
     fixture.container.set_env("NODE_CONDITION", "false");
     fixture.configure(&first);
 
-    let mut life = Life { failed: BTreeSet::new(), log: String::new() };
+    let limit = if missing.is_some() { LIMIT } else { LONG_LIMIT };
+    let mut life = Life { failed: BTreeSet::new(), log: String::new(), limit };
     let daemon = cluster.fixture().container.start();
     life.expects("ready", || daemon.is_ready());
     life.follows(cluster.fixture(), ambient, &daemon);
@@ -106,7 +111,7 @@ pub(super) fn live(file: &str, name: &'static str, missing: Option<&Verb>) -> Op
 
 impl Life {
     fn expects(&mut self, what: &'static str, holds: impl FnMut() -> bool) {
-        if kit::found_within(LIMIT, holds).is_none() {
+        if kit::found_within(self.limit, holds).is_none() {
             self.failed.insert(what);
         }
     }
@@ -134,7 +139,7 @@ impl Life {
         fixture.edit("nonsense");
         self.expects("an Event", || refused(1));
         fixture.edit(&template(fixture, ambient, "info"));
-        let _ = kit::found_within(LIMIT / 4, || level() == Some(json!("info")));
+        let _ = kit::found_within(self.limit / 4, || level() == Some(json!("info")));
         fixture.edit("nonsense");
         self.expects("an Event that is counted", || refused(2));
     }
@@ -205,7 +210,7 @@ impl Life {
         let node = format!("/api/v1/nodes/{}", fixture.name);
         fixture.api.admin().patch(&node, &json!({"metadata": {"labels": {"kubernetes.io/os": null}}}));
         let daemon = fixture.container.start();
-        let _ = kit::found_within(LIMIT, || {
+        let _ = kit::found_within(self.limit, || {
             daemon.is_ready() && daemon.logged("found the agent's DaemonSet", DAEMON_SET) > 0
         });
         let (_, log) = daemon.terminate();

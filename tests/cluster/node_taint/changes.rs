@@ -90,7 +90,9 @@ fn what_does_not_matter_costs_no_request() {
         changes.iter().filter(|one| !["list", "watch"].contains(&one.verb.as_str())).collect();
     let canary = format!("/api/v1/nodes/{}", fixture.node_name("canary"));
     assert!(changes.iter().all(|one| one.uri == canary), "{changes:?}");
-    assert_eq!(daemon.logged("taint added", &fixture.node_name("canary")), 1, "{}", daemon.log());
+    let added = || daemon.logged("taint added", &fixture.node_name("canary"));
+    kit::until("it is logged", || added() > 0);
+    assert_eq!(added(), 1, "{}", daemon.log());
 }
 
 /// Adds a taint to a node, as another controller does: based on the version that it read, with retries.
@@ -163,6 +165,8 @@ fn all_nodes_are_evaluated_when_a_replica_begins_to_lead() {
         fixture.wait_until(&format!("n{number}"), true);
     }
     assert!(!fixture.is_tainted("n7"));
-    assert_eq!(daemon.logged("taint added", "no ready pod"), 29, "{}", daemon.log());
+    let added = || daemon.logged("taint added", "no ready pod");
+    kit::until("all are logged", || added() >= 29);
+    assert_eq!(added(), 29, "{}", daemon.log());
     fixture.assert_allowed();
 }

@@ -132,11 +132,13 @@ impl TaintFixture {
         self.container.start()
     }
 
-    /// Replaces the ConfigMap's data.
+    /// Replaces the ConfigMap's data in one step: the controllers may read it at any time.
     pub(super) fn configure(&self, data: &Value) {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/configmaps/{}", config_map_name(self.name));
-        self.api.admin().patch(&path, &json!({"data": null}));
-        self.api.admin().patch(&path, &json!({"data": data}));
+        let mut config_map = self.api.admin().get(&path);
+        config_map["data"] = data.clone();
+        let answer = self.api.admin().request("PUT", &path, Some(&config_map));
+        assert_eq!(answer.status, 200, "{}", answer.body);
     }
 
     /// Spec of the Lease.

@@ -208,7 +208,7 @@ fn five_hundred_at_once_are_handled_at_a_bounded_rate() {
     let began = Instant::now();
     let mut daemon = node.0.container.start();
     daemon.wait_until_ready();
-    let limit = Duration::from_secs(90);
+    let limit = Duration::from_secs(240); // the API server may take longer than the agent's 100 ms for each
     kit::until_within(limit, "all are labelled", || repairs(&daemon, "label", "success") >= 500.0);
     let seconds = began.elapsed().as_secs_f64();
     let patches = node.0.api.requests_with("repair-many/pods/");
@@ -279,7 +279,8 @@ fn a_successor_of_the_same_name_is_not_deleted() {
 #[test]
 fn an_api_server_that_goes_away_meanwhile_delays_repairs_and_loses_none() {
     let Some(node) = RepairNode::start("repair-outage", &label_rights(), "REPAIR_LABEL_PODS") else { return };
-    let names: Vec<String> = (0..30).map(|number| format!("p{number}")).collect();
+    // Many enough to be cut off before the last one, at ten a second.
+    let names: Vec<String> = (0..60).map(|number| format!("p{number}")).collect();
     for name in &names {
         node.broken(name);
     }
@@ -302,6 +303,6 @@ fn an_api_server_that_goes_away_meanwhile_delays_repairs_and_loses_none() {
     assert_eq!(node.version(replaced), before, "a healthy successor");
     let labelled = repairs(&daemon, "label", "success");
     // A request whose response was lost was applied, too, and is not counted.
-    assert!((3.0..=30.0).contains(&labelled), "each once: {labelled}");
+    assert!((3.0..=60.0).contains(&labelled), "each once: {labelled}");
     node.assert_allowed();
 }

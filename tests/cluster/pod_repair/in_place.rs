@@ -100,7 +100,7 @@ fn both_families_are_repaired_in_tables_of_either_kind() {
         let sandbox = own.sandbox(kind, pid, true);
         if kind == "legacy" {
             for tool in ["iptables-legacy", "ip6tables-legacy"] {
-                sandbox.netns.sh(&format!("{tool} -t nat -N OTHERS"));
+                sandbox.netns.sh(&format!("{tool} -w -t nat -N OTHERS"));
             }
         }
         let sidecar = Serve::new(Proto::Tcp, 15001).named("sidecar").owned_by(1337, 1337);

@@ -42,7 +42,7 @@ fn flush(sandbox: &PodSandbox, kind: &str) {
     }
     for tool in [format!("iptables-{kind}"), format!("ip6tables-{kind}")] {
         for action in ["-F", "-X"] {
-            sandbox.netns.sh(&format!("{tool} -t nat {action}"));
+            sandbox.netns.sh(&format!("{tool} -w -t nat {action}")); // other tests share the lock
         }
     }
 }
@@ -57,7 +57,7 @@ fn rules_that_are_missing_are_restored_at_the_start_and_whenever_they_are_remove
         let sandbox = own.add(kind, pid, "Running", |pod| dual_stack(pod, true));
         if kind == "legacy" {
             for tool in ["iptables-legacy", "ip6tables-legacy"] {
-                sandbox.netns.sh(&format!("{tool} -t nat -N OTHERS"));
+                sandbox.netns.sh(&format!("{tool} -w -t nat -N OTHERS"));
             }
         }
         let server = sidecar_in(&sandbox);
@@ -80,7 +80,7 @@ fn rules_that_are_missing_are_restored_at_the_start_and_whenever_they_are_remove
     flush(of_nft, "nft");
     let began = Instant::now();
     wait_for_pass(&daemon, "it is redirected again", |daemon| rules(daemon, "success") == 3.0);
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     println!("restored after {:?} at most", began.elapsed());
     let drift = r#"istio_cni_repair_sidecar_drift_seconds_count{kind="firewall"}"#;
     assert_eq!(daemon.metric(drift), Some(1.0), "{}", daemon.log());
@@ -150,10 +150,10 @@ fn each_kind_of_drift_is_repaired_at_once() {
         let before = &before[usize::from(sandbox.pod.name == "tproxy")];
         sandbox.netns.sh(damage);
         let began = Instant::now();
-        while rules(&daemon, "success") < f64::from(count) || state(sandbox) != *before {
-            let late = began.elapsed() > Duration::from_secs(10);
-            assert!(!late, "{damage}\n{:#?}\n{before:#?}\n{}", state(sandbox), daemon.log());
-        }
+        let what = std::fmt::from_fn(|f| {
+            write!(f, "{damage}\n{:#?}\n{before:#?}\n{}", state(sandbox), daemon.log())
+        });
+        kit::until(what, || rules(&daemon, "success") >= f64::from(count) && state(sandbox) == *before);
         println!("{damage}: after {:?}", began.elapsed());
     }
 }
@@ -209,7 +209,7 @@ fn a_pod_is_captured_again_soon_after_the_last_repair() {
     wait_for_pass(&daemon, "it is captured again", |_| {
         explained(&own, &sandbox) == ["captured", "captured-sidecar"]
     });
-    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed()); // a pass: every 30 s
 }
 
 /// A process in the pod, or a program of the node, that removes them without a pause.
@@ -219,7 +219,7 @@ fn a_writer_that_does_not_stop_meets_a_pause_and_is_named_in_an_event() {
     let sandbox = own.add("web", 11, "Running", |_| {});
     let mut daemon = own.node.0.daemon();
     daemon.wait_for("it is redirected", |daemon| rules(daemon, "success") == 1.0);
-    let explained = || explained(&own, &sandbox);
+    let (explained, pending) = (|| explained(&own, &sandbox), ["pending", "unstable"]);
     let (ends, mut states) = (AtomicBool::new(false), Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -231,14 +231,14 @@ fn a_writer_that_does_not_stop_meets_a_pause_and_is_named_in_an_event() {
             });
         }
         let began = Instant::now();
-        while began.elapsed() < Duration::from_secs(15) {
+        let is_seen = |states: &[[String; 2]]| states.iter().filter(|state| **state == pending).count() > 5;
+        while began.elapsed() < Duration::from_secs(if is_seen(&states) { 15 } else { 60 }) {
             states.push(explained());
             std::thread::sleep(Duration::from_millis(500)); // the attack itself
         }
         ends.store(true, Ordering::Relaxed);
     });
     // Once there are two repairs, which the back-off delays to several seconds.
-    let pending = ["pending", "unstable"];
     let after = states.iter().skip_while(|state| **state != pending);
     assert!(after.clone().count() > 5 && after.clone().all(|state| *state == pending), "{states:?}");
     let repairs = rules(&daemon, "success") + rules(&daemon, "fail");
@@ -352,9 +352,8 @@ fn running_pods_keep_their_rules_while_the_api_server_does_not_answer_about_a_br
         })
     });
     flush(&sandbox, "nft");
-    let began = Instant::now();
     wait_for_pass(&daemon, "it is redirected again", |daemon| rules(daemon, "success") == 2.0);
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert_eq!(repairs(&daemon, "repair", "fail"), 0.0, "{}", daemon.log());
     daemon.wait_for("the request has failed", |daemon| repairs(daemon, "repair", "fail") >= 1.0);
 }
 
@@ -396,7 +395,7 @@ fn pods_of_namespaces_that_the_plugins_entry_excludes_are_left_alone() {
     kit::holds_for(Duration::from_secs(3), log, || {
         [&running, &broken].iter().all(|sandbox| rules_of(sandbox).is_empty())
     });
-    let event = own.node.events(&json!(broken.pod.uid), "RepairSkipped").remove(0);
+    let event = kit::until("it is told", || own.node.events(&json!(broken.pod.uid), "RepairSkipped").pop());
     let why = "not redirected: its namespace is in kubernetes.exclude_namespaces";
     assert!(event["message"].as_str().unwrap().contains(why), "{event}");
     fs::write(&file, kit::NETWORK_CONFIG).unwrap();
@@ -469,7 +468,7 @@ fn a_pod_whose_sandbox_was_replaced_keeps_what_the_plugin_left_in_the_new_one() 
     let began = Instant::now();
     run_in(&own, 12, &second);
     wait_for_pass(&daemon, "it is restored", |daemon| rules(daemon, "success") == 2.0);
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert_eq!(rules_of(&second), redirected);
     // The first namespace, which the agent holds open, has no address, and so no traffic.
     assert_eq!(rules(&daemon, "fail"), 0.0, "{}", daemon.log());
