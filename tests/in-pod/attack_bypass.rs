@@ -15,7 +15,7 @@ use crate::fixtures::inpod::{InPod, relayed, wait_relayed};
 use crate::fixtures::tables::Tables;
 
 /// Time within which a change that the kernel reports is observed, however busy the machine is.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(20);
 /// Time within which all pods are observed.
 const MINUTE: Duration = Duration::from_secs(60);
 /// ztunnel's mark, and that of its connections to the application.
@@ -255,7 +255,7 @@ fn rules_of_others_that_precede_ours_are_reported() {
         let only_could =
             ["too-many", "too-many-chains", "nat-first", "rule-to-some", "route-to-some", "route-ahead"];
         if !only_could.contains(name) {
-            assert!(bypasses(&fixture, pod, marks), "{name} is no attack");
+            kit::until(format_args!("{name} is an attack"), || bypasses(&fixture, pod, marks));
         }
         let answer = explain(&fixture, name);
         let state = (answer.code.as_str(), answer.capture, answer.verdict);
@@ -379,7 +379,7 @@ fn a_mark_bypasses_the_mesh_and_pods_that_may_set_one_are_counted() {
     }
     let pod = &peers[2];
     assert!(!bypasses(&fixture, pod, None));
-    assert!(bypasses(&fixture, pod, Some(MARKS[0])), "docs/security.md says so");
+    kit::until("it bypasses, as docs/security.md says", || bypasses(&fixture, pod, Some(MARKS[0])));
 }
 
 /// The kernel accepts any bytes as a name.
@@ -391,7 +391,7 @@ fn a_name_that_is_not_utf_8_does_not_keep_rules_from_being_restored() {
     let flush = fixture.tables.flush_nat("ISTIO_OUTPUT");
     shell(&pod, &format!("ip rule add iif \"$(printf '\\377')\" lookup main; {flush}"));
     let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
-    fixture.within(MINUTE, "they are restored", |fixture| fixture.daemon().metric(repairs) == Some(1.0));
+    fixture.within(MINUTE, "they are restored", |fixture| fixture.daemon().metric(repairs) >= Some(1.0));
     assert!(!bypasses(&fixture, &pod, None));
 }
 
@@ -418,6 +418,6 @@ fn a_table_of_ours_that_the_kernel_does_not_evaluate_is_reported() {
             let answer = explain(fixture, name);
             answer.code == "overruled" && answer.message.contains(words)
         });
-        assert!(bypasses(&fixture, pod, None), "{name} is no attack");
+        kit::until(format_args!("{name} is an attack"), || bypasses(&fixture, pod, None));
     }
 }

@@ -22,6 +22,7 @@ use crate::inpod_modern;
 const OWN: &str = "agent-x7k2p";
 /// Time without a wrong reaction, which takes less than 2 s without the tested code.
 const WATCHED: Duration = Duration::from_secs(4);
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// Store of the API server: the fixture's directory of manifests, and the objects that it lists instead.
 struct Store {
@@ -262,9 +263,8 @@ fn in_pod_ztunnel_serves_on_whatever_is_listed() {
     wait_listed(&fixture, &store);
     for (what, kind, list) in lies(&store) {
         hold(&store, kind, &list, || is_served(&fixture, &ztunnel, &one, what));
-        let unconfirmed = unconfirmed(&fixture);
         let is_settled = what.contains("before it had") || what.contains("predecessor");
-        assert!(is_settled || unconfirmed.is_some_and(|number| number >= 1.0), "{what}: {unconfirmed:?}");
+        fixture.eventually(what, |fixture| is_settled || unconfirmed(fixture) >= Some(1.0));
         let _ = one.tcp(outside).unwrap();
         let _ = ztunnel.wait_seen(|seen| seen.src.ip() == one.ip(false) && seen.dst == outside);
         recovers(&fixture, &store);
@@ -274,12 +274,14 @@ fn in_pod_ztunnel_serves_on_whatever_is_listed() {
     assert!((1..30).contains(&store.asked_for("/pods/one")), "{}", store.asked_for("/pods/one"));
     // A deleted pod whose DEL never arrived: the list lacks all pods, the API server returns 404 for this one only.
     hold(&store, "Pod", &[], || is_served(&fixture, &ztunnel, &two, "before it is gone"));
-    let told = fixture.explain("mesh/two");
     let doubt = "Not confirmed by the API server: the API server's list lacks it, or shows it as it was before, and the API server has not \
                  reported that it is gone: it stays as it was.";
-    assert!(told.details.iter().any(|detail| detail == doubt), "{told}");
+    fixture.eventually(doubt, |fixture| {
+        fixture.explain("mesh/two").details.iter().any(|detail| detail == doubt)
+    });
     fixture.manifests.remove_pod(MESH, "two");
-    fixture.eventually("it is released", |_| is_released(&ztunnel, &two));
+    // The next request may be the third one, 10 s after the second.
+    fixture.within(MINUTE, "it is released", |_| is_released(&ztunnel, &two));
     is_served(&fixture, &ztunnel, &one, "the other one");
     // An API server that also denies our own pod is not trusted; a DEL is.
     fixture.manifests.remove_pod("istio-system", OWN);
@@ -334,9 +336,10 @@ fn a_first_list_without_our_own_pod_is_not_used() {
         assert!(!fixture.daemon.as_ref().unwrap().is_ready());
     });
     let stale = "the API server's list of pods lacks the agent's own pod; ignoring the stale list";
-    assert!(fixture.daemon().logged(stale, "pod=") > 0, "{}", fixture.log());
+    fixture.wait_logged(stale, "pod=");
     store.tell_the_truth();
-    fixture.daemon().wait_until_ready();
+    // The next list may be half a minute after such a one.
+    fixture.within(MINUTE, "it is ready", |fixture| fixture.daemon().is_ready());
     assert!(fixture.is_captured(&one));
 }
 
@@ -346,12 +349,14 @@ fn a_pod_that_starts_before_the_first_list_waits_for_it() {
     let mut fixture = InPod::stopped(NodeOptions::default(), &[]);
     let (_api, store) = serve(&mut fixture);
     store.lie("Pod", Vec::new());
-    fixture.daemon = Some(fixture.container.start());
+    // Before the agent, which waits longer after each such list, while the ADD waits for 9 s.
     let _ztunnel =
         InpodZtunnel::start(&fixture.node, "ztunnel-a", &fixture.socket(), InpodOptions::default());
     let (pod, conflist) = (Pod::new(MESH, "web"), fixture.node.conflist(&[fixture.plugin()]));
     fixture.manifests.put_pod(&starting(&pod));
+    fixture.daemon = Some(fixture.container.start());
     let node = &fixture.node;
+    kit::until("the agent serves the plugin", || node.run_dir().join("agent.sock").exists());
     let added = std::thread::scope(|scope| {
         let adding = scope.spawn(|| node.add_pod(&node.runtime(), &conflist, pod));
         kit::until("it is fetched", || store.asked_for("/pods/web") > 0);
@@ -438,7 +443,8 @@ fn a_watch_that_is_refused_is_reported_and_new_pods_are_decided_by_what_the_api_
         fixture.daemon.as_ref().unwrap().metric(failing).is_some_and(|seconds| seconds >= 10.0)
     });
     store.refuse(None);
-    fixture.wait_served(&ztunnel, &idle);
+    // The watch is tried again half a minute after its last failure.
+    fixture.within(MINUTE, "it is served", |_| !is_released(&ztunnel, &idle));
     fixture
         .eventually("it is known", |fixture| fixture.explain("plain/none").verdict == PodVerdict::NotFound);
 }

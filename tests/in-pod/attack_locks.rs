@@ -24,8 +24,8 @@ fn hold(netns: &Netns) -> LockHolder {
     LockHolder::start(netns, command, "/proc/self/ns/net")
 }
 
-/// Much less than a tool waits for the lock.
-const PROMPT: Duration = Duration::from_secs(5);
+/// Less than a tool waits for the lock: 10 s.
+const PROMPT: Duration = Duration::from_secs(9);
 
 #[test]
 fn a_process_of_a_pod_that_holds_its_namespaces_lock_keeps_nobody_waiting() {

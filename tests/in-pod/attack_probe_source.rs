@@ -19,6 +19,7 @@ fn take(fixture: &Ambient, addresses: [&str; 2]) {
     let (node, outside) = (fixture.node.netns(), fixture.node.outside());
     outside.sh(&format!("ip address add {v4}/32 dev eth0"));
     outside.sh(&format!("ip address add {v6}/128 dev eth0 nodad"));
+    outside.wait_until_addresses_are_usable();
     node.sh(&format!("ip route add {v4}/16 dev eth0").replace(v4, &zeroconf(v4)));
     for name in ["all", "eth0"] {
         node.sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "1");
@@ -74,8 +75,9 @@ fn who_takes_the_probes_address_reaches_no_pod_and_is_reached_by_none() {
         drop(fixture.daemon.take());
         for (v6, tool, from) in [(false, "iptables", PROBES[0]), (true, "ip6tables", PROBES[1])] {
             fixture.node.netns().sh(&format!("{tool}-{backend} -t mangle -F ISTIO_PROBES"));
-            assert_eq!(attack(&fixture, from, pod.at(v6)).unwrap().peer.ip().to_string(), from);
-            let _ = flee(&pod, from).unwrap();
+            let seen = kit::until("the attack succeeds", || attack(&fixture, from, pod.at(v6)).ok());
+            assert_eq!(seen.peer.ip().to_string(), from);
+            let _ = kit::until("the pod gets out", || flee(&pod, from).ok());
         }
         // The guard is repaired with everything else on the node.
         fixture.start();

@@ -71,10 +71,16 @@ fn attack(record: impl Fn(usize) -> (String, String)) {
     let busy = (daemon.cpu_time() - before).as_secs_f64() / began.elapsed().as_secs_f64();
     let peak = daemon.peak_kib();
     println!("{:.1} % of a processor, at most {peak} KiB instead of {usual}", busy * 100.0);
-    let began = Instant::now();
-    let victim = fixture.mesh_pod("victim");
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
-    fixture.wait_served(&ztunnel, &victim);
+    let mut took = ["one", "two", "three"].map(|name| {
+        let began = Instant::now();
+        let victim = fixture.mesh_pod(name);
+        let took = began.elapsed();
+        fixture.wait_served(&ztunnel, &victim);
+        took
+    });
+    took.sort();
+    // The median: the machine may have stalled in one.
+    assert!(took[1] < Duration::from_secs(4), "{took:?}");
     assert!(busy < 0.25, "{busy:.2} of a processor: {}", fixture.log());
     assert!(peak < usual + MEMORY, "{peak} KiB, {usual} without them");
     fixture.eventually("what no one needs is removed", |_| bytes_of(&directory) < DISK);

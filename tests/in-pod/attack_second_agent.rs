@@ -13,6 +13,9 @@ fn an_agent_that_captures_on_the_node_leaves_captured_pods_of_a_living_one_alone
     let (mut fixture, ztunnel) = InPod::with_ztunnel(&[]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let pod = fixture.captured_pod("one");
+    // Otherwise the dumps have tentative addresses.
+    fixture.node.netns().wait_until_addresses_are_usable();
+    pod.sandbox.netns.wait_until_addresses_are_usable();
     let (before, node) = (dump_of(&pod.sandbox.netns), dump_of(fixture.node.netns()));
     fixture.container.set_env("AMBIENT_CAPTURE", "node");
     let mut second = fixture.container.start();

@@ -61,7 +61,7 @@ fn very_many_policy_rules_or_routes_keep_nothing_from_working() {
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let (outside, flush) =
         ((fixture.node.outside_ip(false), PORT).into(), fixture.tables.flush_nat("OUTPUT"));
-    let soon = if fixture.tables == Tables::Legacy { MINUTE } else { Duration::from_secs(10) };
+    let soon = if fixture.tables == Tables::Legacy { MINUTE } else { Duration::from_secs(20) };
     // The kernel compares each with all before it, so few and long ones; the last one is the first here.
     let long = "iif no-such-device0 oif no-such-device0 fwmark 2/2 ipproto tcp sport 1-2 dport 1-2 \
                 uidrange 0-0 suppress_prefixlength 0";

@@ -10,8 +10,8 @@ use kit::{Daemon, Pod};
 use crate::fixtures::ambient::{MESH, starting};
 use crate::fixtures::inpod::{IPTABLES, InPod};
 
-/// Time limit including the chain of plugins. Without an answer, the plugin would wait for 20 s.
-const ANSWER: Duration = Duration::from_secs(8);
+/// Without an answer, the plugin would wait for 10 s.
+const ANSWER: Duration = Duration::from_secs(10);
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn open_files(daemon: &Daemon) -> usize {
@@ -51,13 +51,12 @@ fn an_agent_without_descriptors_answers_lives_and_catches_up() {
     let chain = fixture.node.conflist(&[fixture.plugin()]);
     let mut refusals = Vec::new();
     for number in 0..4 {
-        let began = Instant::now();
         let refused = fixture.add(Pod::new(MESH, &format!("refused-{number}")), &chain);
-        let failed = refused.expect_err("nothing of it was captured").failed;
-        let printed = String::from_utf8_lossy(&failed.output.stdout).into_owned();
-        assert!(began.elapsed() < ANSWER, "{:?}: {printed}", began.elapsed());
+        let output = refused.expect_err("nothing of it was captured").failed.output;
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.wall < ANSWER, "{:?}: {printed}", output.wall);
         assert!(!printed.contains("another version"), "{printed}");
-        refusals.push((began.elapsed(), printed));
+        refusals.push((output.wall, printed));
     }
     // A DEL ends its pod without the descriptor of its namespace. One is free for its connection: another thread may have taken the
     // agent's reserve.
@@ -162,7 +161,9 @@ fn pods_that_come_and_go_leave_nothing_in_the_agent() {
     kit::until_within(MINUTE, what, || open_files_at_rest(daemon) <= before.0 && threads(daemon) <= before.1);
     let grown = daemon.anonymous_kib().saturating_sub(before.2);
     assert!(grown < MOST_MEMORY_KIB, "{grown} KiB more");
-    assert!(ztunnel.workloads().values().all(|state| *state == kit::WorkloadState::Gone));
+    kit::until("ztunnel serves none", || {
+        ztunnel.workloads().values().all(|state| *state == kit::WorkloadState::Gone)
+    });
     assert_eq!(ztunnel.protocol_error(), None);
 }
 
@@ -181,8 +182,6 @@ fn a_change_on_the_node_while_there_are_no_descriptors_is_repaired_when_there_ar
     kit::holds_for(Duration::from_secs(1), "it cannot be observed", || rules() != before);
     limit_files(daemon, 4096);
     let began = Instant::now();
-    kit::until_within(Duration::from_secs(3), std::fmt::from_fn(|f| write!(f, "{}", daemon.log())), || {
-        rules() == before
-    });
+    kit::until(std::fmt::from_fn(|f| write!(f, "{}", daemon.log())), || rules() == before);
     println!("repaired after {:?}\n{}", began.elapsed(), daemon.log());
 }

@@ -61,7 +61,7 @@ fn ztunnel_decides_and_may_change_its_mind() {
     fixture.wait_enrolled(&peer, false);
     let added = fixture.mesh_pod("added");
     reaches(&fixture, &added);
-    let limit = std::time::Duration::from_secs(10);
+    let limit = std::time::Duration::from_secs(20);
     fixture.within(limit, "both pods are counted", |fixture| counted_pods(fixture) > 1.0);
     // And in the reverse order.
     assert_eq!(new.protocol_error(), None);
@@ -401,10 +401,15 @@ fn check_accepts_a_pod_that_the_node_path_captures_until_its_own_rules_are_in_pl
     peer.sandbox.check().unwrap_or_else(|error| panic!("{error}"));
 }
 
+/// Waits until the agent and the kernel have completed what is under way, and returns the node's state.
+fn settled_state(fixture: &InPod, ztunnel: &kit::Ztunnel) -> String {
+    let quiet = std::time::Duration::from_secs(3);
+    kit::until_steady(quiet, "the node's state is the same", || fixture.state(&[ztunnel]))
+}
+
 /// Damages the node path, on which one pod still depends, and asserts each time that it is restored for that pod alone.
 fn assert_repaired_for(fixture: &mut InPod, old: &kit::Ztunnel, early: &Peer, late: &Peer) {
-    fixture.wait_quiet();
-    let before = fixture.state(&[old]);
+    let before = settled_state(fixture, old);
     let flush = format!("{} -w -t mangle -F ztunnel-PREROUTING", fixture.tables.iptables());
     for damage in [
         flush.as_str(),
@@ -433,7 +438,10 @@ fn drift_on_the_node_is_repaired_for_the_pods_that_are_not_handed_over_yet() {
     std::fs::remove_dir_all(fixture.node.run_dir().join(agent_protocol::RECORDS)).unwrap();
     let new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
     fixture.wait_served(&new, &early);
-    fixture.eventually("one is handed over", |fixture| !fixture.has_member(early.ip(false)));
+    fixture.wait_enrolled(&early, false);
+    fixture.eventually("its routes are gone, too", |fixture| {
+        early.sandbox.ips().iter().all(|ip| fixture.member_routes(*ip).is_empty())
+    });
     for restarts in [false, true] {
         if restarts {
             // Otherwise it would serve the node again until the other one has connected.
@@ -467,8 +475,7 @@ fn drift_on_the_node_is_repaired_while_no_pod_can_be_handed_over() {
     fixture.node.netns().sh("ipset create istio-inpod-probes-v4 hash:net");
     let _new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
     fixture.wait_logged("capture mode changed", "mode=in-pod");
-    fixture.wait_quiet();
-    let before = fixture.state(&[&old]);
+    let before = settled_state(&fixture, &old);
     fixture.node.netns().sh("ip rule del pref 103");
     let limit = std::time::Duration::from_secs(20);
     fixture.within(limit, &before, |fixture| fixture.state(&[&old]) == before);

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use crate::fixtures::ambient::MESH;
 use crate::fixtures::inpod::InPod;
 
-/// Time limit in total, whichever component is unavailable; the other plugins of the chain run, too.
-const LIMIT: Duration = Duration::from_secs(2);
+/// Less than an ADD waits for the next agent. The plugin limits itself to 2 s, whichever component is unavailable; the other plugins
+/// of the chain run, too.
+const LIMIT: Duration = Duration::from_secs(5);
 /// Flushes all rules of a namespace, in all kinds of tables.
 const FLUSH: &str = "nft flush ruleset; for tool in iptables-legacy ip6tables-legacy; do \
                      for table in raw mangle nat; do $tool -t $table -F; done; done";

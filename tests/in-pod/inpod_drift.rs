@@ -14,7 +14,7 @@ use crate::fixtures::inpod::{IPTABLES, InPod};
 /// Time within which all pods are observed.
 const MINUTE: Duration = Duration::from_secs(60);
 /// The kernel reports a change immediately; plus an allowance for a busy machine.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(20);
 
 #[test]
 fn what_others_change_in_a_pod_is_put_back_at_once() {
@@ -33,6 +33,7 @@ fn what_others_change_in_a_pod_is_put_back_at_once() {
         damages.iter().enumerate().map(|(at, _)| fixture.mesh_pod(&format!("pod-{at}"))).collect();
     for peer in &peers {
         fixture.wait_captured(peer);
+        peer.sandbox.netns.wait_until_addresses_are_usable(); // otherwise the dump has tentative addresses
     }
     let before: Vec<String> = peers.iter().map(|peer| dump_of(&peer.sandbox.netns)).collect();
     for ((_, damage), peer) in damages.iter().zip(&peers) {
@@ -59,10 +60,14 @@ fn what_others_change_in_a_pod_is_put_back_at_once() {
     // The repair is counted when the rules have been observed again.
     fixture.daemon().wait_for("it is counted", |daemon| daemon.metric(repairs) == Some(8.0));
     // Each by a notification, those of firewall rules with the process that changed them.
-    let kinds = ["firewall", "policy_rules", "routes"].map(|kind| {
-        let count = format!("istio_cni_ambient_drift_repair_seconds_count{{kind=\"{kind}\"}}");
-        fixture.daemon().metric(&count).unwrap_or_default()
-    });
+    let counted = |daemon: &kit::Daemon| {
+        ["firewall", "policy_rules", "routes"].map(|kind| {
+            let count = format!("istio_cni_ambient_drift_repair_seconds_count{{kind=\"{kind}\"}}");
+            daemon.metric(&count).unwrap_or_default()
+        })
+    };
+    fixture.daemon().wait_for("so is each kind", |daemon| counted(daemon).iter().sum::<f64>() >= 8.0);
+    let kinds = counted(fixture.daemon());
     assert_eq!(kinds.iter().sum::<f64>(), 8.0, "{kinds:?}");
     let lines = kit::log_lines(&fixture.log());
     let mut writers = lines.iter().filter_map(|line| line.field("writer"));
@@ -76,6 +81,7 @@ fn what_others_change_in_legacy_tables_is_put_back_within_a_minute() {
     let peers: Vec<_> = (0..3).map(|at| fixture.mesh_pod(&format!("pod-{at}"))).collect();
     for peer in &peers {
         fixture.wait_captured(peer);
+        peer.sandbox.netns.wait_until_addresses_are_usable(); // as above
     }
     let before: Vec<String> = peers.iter().map(|peer| dump_of(&peer.sandbox.netns)).collect();
     let chain = peers[0].sandbox.netns.sh("iptables-legacy -t nat -S ISTIO_OUTPUT");
@@ -91,15 +97,14 @@ fn what_others_change_in_legacy_tables_is_put_back_within_a_minute() {
     }
     let began = Instant::now();
     for ((damage, peer), before) in damages.iter().zip(&peers).zip(&before) {
-        let is_back = || dump_of(&peer.sandbox.netns) == *before;
-        assert!(began.elapsed() > Duration::from_secs(1) || !is_back(), "nothing was changed: {damage}");
         let netns = &peer.sandbox.netns;
         let described = std::fmt::from_fn(|f| write!(f, "{damage}\n{}\n{}", dump_of(netns), fixture.log()));
-        kit::until_within(MINUTE.saturating_sub(began.elapsed()), described, is_back);
+        let left = MINUTE.saturating_sub(began.elapsed());
+        kit::until_within(left, described, || dump_of(netns) == *before);
     }
     println!("all were put right within {:?}", began.elapsed());
     let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
-    // The repair is counted when the rules have been observed again.
+    // The repair is counted when the rules have been observed again. Each shows that something was changed.
     fixture.daemon().wait_for("it is counted", |daemon| daemon.metric(repairs) == Some(3.0));
 }
 
@@ -236,13 +241,15 @@ fn a_writer_that_is_faster_than_the_agent_meets_a_pause_and_is_reported_as_drift
             let series = format!("istio_cni_mesh_pods{{redirection=\"ambient\",state=\"{state}\"}}");
             fixture.daemon().metric(&series).unwrap_or_default()
         };
-        let uncaptured = in_state("pending") + in_state("unknown");
+        // Once it has been restored often enough, and while the attack goes on.
+        let is_uncaptured = || in_state("pending") + in_state("unknown") >= 1.0;
+        let uncaptured = kit::found_within(SOON, is_uncaptured).is_some();
         ends.store(true, Ordering::Relaxed);
         uncaptured
     });
     let cpu = fixture.daemon().cpu_time() - cpu;
     println!("{cpu:?} of CPU\n{:#?}", changes(&fixture));
-    assert!((uncaptured - 1.0).abs() < f64::EPSILON, "{uncaptured}: {}", fixture.log());
+    assert!(uncaptured, "{}", fixture.log());
     assert!(cpu < Duration::from_secs(2), "{cpu:?}");
     fixture.within(SOON, "it is captured again", |fixture| fixture.is_ruled(&peer));
     fixture.within(MINUTE, "it stays so", |fixture| fixture.explain(&pod).code == "captured");

@@ -88,7 +88,7 @@ impl Exceptions {
             false => peer.ip(server.is_ipv6()),
         };
         let source = SocketAddr::new(own, PORTS.fetch_add(1, Ordering::Relaxed));
-        let client = TrafficClient::new(Proto::Tcp).from(source).within(Duration::from_secs(5));
+        let client = TrafficClient::new(Proto::Tcp).from(source).within(Duration::from_secs(20));
         Ok(client.connect(&peer.sandbox.netns, server)?.peer == source)
     }
 
@@ -130,6 +130,7 @@ fn second_network(peer: &Peer) -> (Netns, Echo) {
         netns.sh(&format!("ip address add {v6}/64 dev {link} nodad"));
         netns.sh(&format!("ip link set {link} up"));
     }
+    [&peer.sandbox.netns, &other].into_iter().for_each(Netns::wait_until_addresses_are_usable);
     let echo = Echo::tcp(&other, PORT);
     (other, echo)
 }

@@ -113,7 +113,7 @@ fn a_thousand_connections_survive_and_all_later_ones_are_in_the_mesh() {
         let outside = "istio_cni_ambient_bypassing_connections";
         let is_known = |fixture: &InPod| fixture.daemon.as_ref().unwrap().metric(outside) == Some(1000.0);
         busy.fixture.eventually(&format!("round {round}: they are counted"), |_| is_known(&busy.fixture));
-        assert_eq!(busy.bypassing_connections(), 1000);
+        busy.fixture.eventually("the state has them", |_| busy.bypassing_connections() == 1000);
         if round == 1 {
             busy.leave();
             busy.assert_alive(500);

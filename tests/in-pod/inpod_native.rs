@@ -10,7 +10,7 @@ use crate::fixtures::inpod::{InPod, ours, wait_relayed};
 
 const NATIVE: (&str, &str) = ("NATIVE_NFTABLES", "true");
 /// The kernel reports a change immediately; plus an allowance for a busy machine.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(20);
 
 /// `nft` lists tables and chains in order of creation.
 fn lines(peer: &Peer) -> Vec<String> {

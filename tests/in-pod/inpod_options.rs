@@ -47,10 +47,13 @@ fn dns_is_answered_by_ztunnel_where_it_is_wanted() {
     let tables = fixture.tables;
     let rules = || tables.rules(|command| without.sandbox.netns.sh(command));
     fixture.eventually("its DNS is captured", |_| rules().contains("15053"));
-    assert_eq!(asks(&fixture, &without, Proto::Udp, false).as_deref(), Some("ztunnel-a"));
-    let last = || fixture.container.exec(&["history", "mesh/without", "-o", "json"]).stdout;
-    let last: Vec<serde_json::Value> = serde_json::from_slice(&last()).unwrap();
-    assert_eq!(last.last().unwrap()["cause"], "annotations changed");
+    let answers = || asks(&fixture, &without, Proto::Udp, false);
+    fixture.eventually("also in IPv4", |_| answers().as_deref() == Some("ztunnel-a"));
+    fixture.eventually("the history shows it", |fixture| {
+        let changes = fixture.container.exec(&["history", "mesh/without", "-o", "json"]).stdout;
+        let changes: Vec<serde_json::Value> = serde_json::from_slice(&changes).unwrap();
+        changes.last().unwrap()["cause"] == "annotations changed"
+    });
     let mut manifest = without.sandbox.manifest();
     manifest["metadata"]["annotations"]["ambient.istio.io/dns-capture"] = "false".into();
     fixture.manifests.put_pod(&manifest);

@@ -35,10 +35,17 @@ const COUNTERS: &str = "table inet proof {
 
 /// Runs the proof of a pod by the command, and checks its exit status.
 fn prove(fixture: &Ambient, pod: &str) -> Proof {
-    let output = fixture.container.exec(&["prove", pod, "-o", "json"]);
-    let proof: Proof = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-    assert_eq!(output.status.code(), Some(proof.exit_status().into()), "{proof:?}");
-    proof
+    kit::until("a proof in time", || {
+        let output = fixture.container.exec(&["prove", pod, "-o", "json"]);
+        let proof: Proof = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        assert_eq!(output.status.code(), Some(proof.exit_status().into()), "{proof:?}");
+        is_in_time(&proof.paths).then_some(proof)
+    })
+}
+
+/// Whether the machine did not stall for the second that all packets of a proof have.
+fn is_in_time(paths: &[ProofPath]) -> bool {
+    paths.iter().all(|path| path.message != "timed out")
 }
 
 /// Result of a path, which must be equal in both families.
@@ -267,8 +274,11 @@ fn a_pod_without_its_rules_bypasses() {
     let node = netns::Netns::open(fixture.node.netns().path()).unwrap();
     let prove_in = |netns: &kit::Netns| {
         let netns = netns::Netns::open(netns.path()).unwrap();
-        // As an agent in another network namespace than the node's.
-        proof::prove(&netns, Some(&node), &spec).unwrap()
+        kit::until("a proof in time", || {
+            // As an agent in another network namespace than the node's.
+            let paths = proof::prove(&netns, Some(&node), &spec).unwrap();
+            is_in_time(&paths).then_some(paths)
+        })
     };
     let prove = || prove_in(&peer.sandbox.netns);
     all_are(&prove(), ProofResult::Proven);

@@ -95,7 +95,11 @@ impl Fixture {
         self.label(member);
         let began = Instant::now();
         // A second change of labels within two seconds takes effect only after them.
-        let killed = tracer.killed(|| began.elapsed() > Duration::from_secs(6));
+        let killed = tracer.killed(|| match began.elapsed().as_secs() {
+            0..6 => false,
+            6..15 => self.is_led(member),
+            _ => true,
+        });
         let what = format!("member={member}, point {at}: {planned:?}, killed at {killed:?}");
         self.restart(&what);
         self.wait_led(member, &what);
@@ -131,7 +135,7 @@ impl Fixture {
 
 /// Connections that must not be affected, and a watch that no packet of these pods bypasses ztunnel.
 fn bystanders<'a>(fixture: &Fixture, node: &'a Arc<Node>) -> (LiveConnections, UplinkWatch<'a>) {
-    let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(5) };
+    let live = Live { stall: Duration::from_secs(10), ..Live::default() };
     let [one, two] = &fixture.mesh;
     let mut crowd = LiveConnections::start(&one.sandbox.netns, live);
     for v6 in [false, true] {
@@ -206,7 +210,7 @@ fn an_add_ends_in_a_captured_pod_or_none_wherever_the_agent_is_killed() {
         let tracer = Tracer::attach(fixture.base.daemon(), Some(at));
         let added = fixture.add(&pod);
         let since = Instant::now();
-        let killed = tracer.killed(|| since.elapsed() > Duration::from_secs(1));
+        let killed = tracer.killed(|| since.elapsed() > Duration::from_secs(5));
         let what = format!("point {at}: {planned:?}, killed at {killed:?}, {:?}", added.as_ref().err());
         match killed {
             Some(_) => kills += 1,

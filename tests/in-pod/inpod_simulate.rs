@@ -88,12 +88,12 @@ fn what_is_simulated_is_what_happens() {
     let member = pods.iter().find(|sandbox| sandbox.pod.name == "member").unwrap();
     let _ = ztunnel.wait_for_workload(&member.pod.uid);
     let _outside = [OUTSIDE, EXCEPTED].map(|port| Echo::tcp(fixture.node.outside(), port));
-    let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(5) };
+    let live = Live { stall: Duration::from_secs(10), ..Live::default() };
     let [mut open, mut reset] = [&pods[0], &pods[1]].map(|pod| LiveConnections::start(&pod.netns, live));
     let outside = |port| SocketAddr::new(fixture.node.outside_ip(false), port);
     drop([open.open(outside(OUTSIDE), 3), open.open(outside(EXCEPTED), 1), reset.open(outside(OUTSIDE), 2)]);
     open.wait_round();
-    let before = actual(&fixture);
+    let before = kit::until_steady(Duration::from_secs(2), "all are known", || actual(&fixture));
     assert_eq!(before["member"].0.as_deref(), Some("in-pod"));
 
     let (modes, answer) = simulated(&fixture, &format!("{MODE}=ambient"));
@@ -202,7 +202,7 @@ fn is_direct(fixture: &Ambient, peer: &Peer) -> bool {
     [false, true].into_iter().all(|v6| {
         let source = SocketAddr::new(peer.ip(v6), PORTS.fetch_add(1, Ordering::Relaxed));
         let server = SocketAddr::new(fixture.node.outside_ip(v6), OUTSIDE);
-        let client = TrafficClient::new(Proto::Tcp).from(source).within(Duration::from_secs(5));
+        let client = TrafficClient::new(Proto::Tcp).from(source).within(Duration::from_secs(20));
         client.connect(&peer.sandbox.netns, server).is_ok_and(|seen| seen.peer == source)
     })
 }

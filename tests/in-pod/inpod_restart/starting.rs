@@ -93,7 +93,7 @@ fn a_pod_that_has_just_been_added_is_in_the_next_agents_snapshot() {
     let mut fixture = Fixture::new();
     let node = Arc::clone(&fixture.base.node);
     let _outside = Echo::tcp(node.outside(), PORT);
-    let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(5) };
+    let live = Live { stall: Duration::from_secs(10), ..Live::default() };
     let mut crowd = LiveConnections::start(&fixture.late.sandbox.netns, live);
     for v6 in [false, true] {
         let _ = crowd.open(fixture.one.at(v6), 2);
@@ -153,7 +153,8 @@ fn a_pod_that_left_the_mesh_between_two_agents_is_released_once_it_has_a_process
         assert_eq!(fixture.state(), Some(state), "{annotation}: {:?}", fixture.ztunnel.messages());
         assert!(fixture.base.is_ruled(&fixture.late), "its namespace is not known");
         // The annotation of an earlier agent shows that there may be rules, so everything else stays until they are removed.
-        assert_eq!(fixture.base.is_probed(fixture.late.ip(false)), state == WorkloadState::Up);
+        let is_exempt = || fixture.base.is_probed(fixture.late.ip(false));
+        fixture.base.eventually("its probes are as then", |_| is_exempt() == (state == WorkloadState::Up));
         fixture.base.processes.add(&fixture.late.sandbox.pod.uid, &fixture.late.sandbox.netns);
         fixture.base.eventually("it has no rules", |_| fixture.base.is_bare(&fixture.late));
         let _ = fixture.ztunnel.wait_for_state(&fixture.late.sandbox.pod.uid, WorkloadState::Gone);
@@ -240,11 +241,12 @@ fn a_record_overrules_neither_facts_nor_other_pods() {
     });
     fixture.base.eventually("it has no rules", |_| fixture.base.is_bare(&fixture.late));
     let _ = fixture.ztunnel.wait_for_state(&late.uid, WorkloadState::Gone);
-    let counted = ["add", "delete"].map(|kind| {
-        let sample = format!("nodeagent_reconcile_events_total{{type=\"{kind}\"}}");
-        fixture.base.daemon().metric(&sample)
+    let counted = |daemon: &kit::Daemon, kind: &str| {
+        daemon.metric(&format!("nodeagent_reconcile_events_total{{type=\"{kind}\"}}"))
+    };
+    fixture.base.daemon().wait_for("one belongs to the mesh, and one has left it", |daemon| {
+        ["add", "delete"].map(|kind| counted(daemon, kind)) == [Some(1.0), Some(1.0)]
     });
-    assert_eq!(counted, [Some(1.0), Some(1.0)], "one belongs to the mesh, and one has left it");
     // The pod was deleted, and its record was not.
     fixture.restart(|fixture| fixture.base.manifests.remove_pod(MESH, &late.name));
     assert!(file.exists() && fixture.state() == Some(WorkloadState::Gone));
@@ -258,5 +260,6 @@ fn a_record_overrules_neither_facts_nor_other_pods() {
         fixture.base.node.netns().sh(&forget);
     });
     fixture.base.wait_served(&fixture.ztunnel, &fixture.late);
-    assert_eq!(fixture.base.owner(fixture.late.ip(false)).as_deref(), Some(heir.uid.as_str()));
+    let owner = || fixture.base.owner(fixture.late.ip(false));
+    fixture.base.eventually("it is the heir's", |_| owner().as_deref() == Some(heir.uid.as_str()));
 }

@@ -22,7 +22,7 @@ use nix::unistd::Pid;
 const THREADS: [&str; 5] = ["agent", "in-pod", "netns", "ztunnel", "plugin"];
 
 /// Far longer than from one step to the next.
-const QUIET: Duration = Duration::from_millis(300);
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Just before a call that changes something, or just after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
