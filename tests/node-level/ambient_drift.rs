@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{Ambient, MESH};
 
-/// A change is detected within 100 ms; the rest is for consecutive repairs, and for a busy machine.
-const SOON: Duration = Duration::from_secs(10);
+/// A change is detected within 100 ms; the rest is for consecutive repairs, and for a busy machine. The agent observes everything
+/// every 30 s anyway.
+const SOON: Duration = Duration::from_secs(20);
 /// The kernel has no generation for legacy tables.
 const LATER: Duration = Duration::from_secs(60);
 
@@ -35,11 +36,13 @@ fn assert_repaired(tool: &str) {
     let pod = fixture.pod(MESH, "web");
     fixture.settle();
     let (node, inside) = (fixture.node.netns().clone(), &ztunnel.pod().netns);
+    // Otherwise the kernel notices the carrier of the links later, and changes the state.
+    [&*node, inside].into_iter().for_each(kit::Netns::wait_until_addresses_are_usable);
     let before = fixture.state(&[&ztunnel]);
     let (ip, rules_limit) = (pod.ip(true), if tool == "nft" { SOON } else { LATER });
     let damages = [
-        (&*node, format!("iptables-{tool} -t mangle -F ztunnel-PREROUTING"), rules_limit),
-        (&node, format!("ip6tables-{tool} -t mangle -D PREROUTING -j ztunnel-PREROUTING"), rules_limit),
+        (&*node, format!("iptables-{tool} -w -t mangle -F ztunnel-PREROUTING"), rules_limit),
+        (&node, format!("ip6tables-{tool} -w -t mangle -D PREROUTING -j ztunnel-PREROUTING"), rules_limit),
         (&node, "ipset flush ztunnel-pods-ips".to_owned(), SOON),
         (&node, format!("ipset del ztunnel-pods-ips-v6 {ip}"), SOON),
         (&node, "ipset add ztunnel-pods-ips 10.99.99.99".to_owned(), SOON),
@@ -50,8 +53,8 @@ fn assert_repaired(tool: &str) {
         (&node, "ip link set istioin0 down".to_owned(), SOON),
         (&node, "ip link del istioout0".to_owned(), SOON),
         (&node, REPLACED_LINK.to_owned(), SOON),
-        (inside, format!("iptables-{tool} -t mangle -F"), rules_limit),
-        (inside, format!("ip6tables-{tool} -t mangle -F"), rules_limit),
+        (inside, format!("iptables-{tool} -w -t mangle -F"), rules_limit),
+        (inside, format!("ip6tables-{tool} -w -t mangle -F"), rules_limit),
         (inside, "ip -6 rule del pref 20000".to_owned(), SOON),
         (inside, "ip route flush table 100".to_owned(), SOON),
         (inside, "ip link set pistioin down".to_owned(), SOON),
@@ -59,7 +62,10 @@ fn assert_repaired(tool: &str) {
     ];
     let mut repairs = 0.0;
     for (netns, damage, limit) in &damages {
+        // The agent observes all lines together: otherwise its repair of the first could make the next one fail.
+        stop_agent(&mut fixture);
         damage_by(netns, damage);
+        fixture.daemon().signal(rustix::process::Signal::CONT);
         let began = Instant::now();
         repairs += 1.0;
         let is_repaired = |fixture: &mut Ambient| {
@@ -111,18 +117,26 @@ fn is_named(env: &[(&str, &str)]) -> bool {
     let ztunnel = fixture.ztunnel("ztunnel-a");
     let _pod = fixture.pod(MESH, "web");
     fixture.settle();
-    // A pass in progress would find the change before the kernel's notification is read, and could not name the process.
     fixture.wait_quiet();
     let before = fixture.state(&[&ztunnel]);
-    fixture.node.netns().sh("nft flush chain ip mangle ztunnel-PREROUTING");
+    let repairs = |fixture: &Ambient| {
+        let count = "istio_cni_ambient_repairs_total{place=\"node\"}";
+        fixture.daemon.as_ref().unwrap().metric(count).unwrap_or_default()
+    };
     let history = |fixture: &Ambient| String::from_utf8(fixture.container.exec(&["history"]).stdout).unwrap();
-    fixture.eventually("it is repaired", |fixture| {
-        let changes = fixture.container.exec(&["history", "-o", "json"]).stdout;
-        let changes: Vec<Value> = serde_json::from_slice(&changes).unwrap();
-        let mut causes = changes.iter().filter_map(|change| change["cause"].as_str()?.split(", ").next());
-        causes.any(|cause| cause == "drift") && fixture.state(&[&ztunnel]) == before
-    });
-    history(&fixture).contains("drift, changed by nft (process ")
+    // A pass in progress finds the change before the kernel's notification is read, and cannot name the process.
+    (0..3).any(|_| {
+        let earlier = repairs(&fixture);
+        fixture.node.netns().sh("nft flush chain ip mangle ztunnel-PREROUTING");
+        fixture.eventually("it is repaired", |fixture| {
+            let changes = fixture.container.exec(&["history", "-o", "json"]).stdout;
+            let changes: Vec<Value> = serde_json::from_slice(&changes).unwrap();
+            let mut causes = changes.iter().filter_map(|change| change["cause"].as_str()?.split(", ").next());
+            let is_drift = causes.any(|cause| cause == "drift");
+            is_drift && repairs(fixture) > earlier && fixture.state(&[&ztunnel]) == before
+        });
+        history(&fixture).contains("drift, changed by nft (process ")
+    })
 }
 
 #[test]
@@ -164,8 +178,9 @@ fn stop_agent(fixture: &mut Ambient) {
     fixture.daemon().signal(rustix::process::Signal::STOP);
     let tasks = format!("/proc/{}/task", fixture.daemon().pid());
     let is_stopped = |task: std::fs::DirEntry| {
-        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap();
-        stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        let stat = std::fs::read_to_string(task.path().join("stat"));
+        // One that was about to end may have ended.
+        stat.map_or(true, |stat| stat.rsplit_once(") ").unwrap().1.starts_with('T'))
     };
     kit::until("every thread is stopped", || {
         std::fs::read_dir(&tasks).unwrap().all(|task| is_stopped(task.unwrap()))
@@ -246,9 +261,10 @@ fn drift_is_repaired_at_once_while_another_problem_persists() {
     repair(&mut fixture);
     fixture.wait_logged("reconcile failed", "config.json: it is a directory");
     std::thread::sleep(Duration::from_secs(8)); // until passes are repeated every 5 s only
-    let times = [(); 4].map(|()| repair(&mut fixture));
-    // At intervals of 5 s, it would be 15 s at least.
-    assert!(times.iter().sum::<Duration>() < Duration::from_secs(8), "{times:?}");
+    let mut times = [(); 4].map(|()| repair(&mut fixture));
+    times.sort();
+    // At intervals of 5 s, three of them would take that long; a busy machine delays single ones.
+    assert!(times[1] < Duration::from_secs(3), "{times:?}");
     println!("{times:?}");
     assert!(!fixture.daemon().is_ready());
 }
@@ -265,6 +281,9 @@ fn a_repair_that_failed_at_first_is_counted_as_one_of_drift() {
     block_file(&journal);
     fixture.node.netns().sh("nft flush chain ip mangle ztunnel-PREROUTING");
     fixture.wait_logged("reconcile failed", "cannot keep the journal");
+    // Meanwhile the agent notices the change, also if a pass in progress has found it before.
+    let is_damaged = || fixture.state(&[&ztunnel]) != before;
+    kit::holds_for(Duration::from_secs(1), "it is not repaired", is_damaged);
     std::fs::remove_dir(&journal).unwrap();
     std::fs::rename(journal.with_extension("aside"), &journal).unwrap();
     fixture.within(SOON, "it is repaired", |fixture| fixture.state(&[&ztunnel]) == before);
@@ -379,8 +398,11 @@ fn the_history_names_pods_whose_addresses_were_added_or_removed() {
         let changes = fixture.container.exec(&["history", pod, "-o", "json"]).stdout;
         let changes: Vec<Value> = serde_json::from_slice(&changes).unwrap();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
-        // Where a pass adds it, because rules have just changed, its cause is `ADD of mesh/web`.
-        let cause = |change: &Value| text(&change["cause"]).replace(&format!(" of {pod}"), "");
+        // Where a pass adds it, because rules have just changed, its causes are `ADD of mesh/web` and facts that came with it.
+        let cause = |change: &Value| {
+            let causes = text(&change["cause"]).replace(&format!(" of {pod}"), "");
+            if causes.split(", ").any(|one| one == "ADD") { "ADD".to_owned() } else { causes }
+        };
         changes.iter().map(|change| (cause(change), text(&change["action"]))).collect()
     };
     let added = |ips: &str| format!("added to the sets of captured addresses: {ips}");
@@ -409,20 +431,25 @@ fn a_pod_that_starts_while_a_repair_is_delayed_is_captured_at_once() {
     fixture.settle();
     let node = fixture.node.netns().clone();
     let is_whole = || node.sh("iptables-nft -t mangle -S ztunnel-PREROUTING").lines().count() > 1;
+    let repairs = |fixture: &mut Ambient| {
+        let count = "istio_cni_ambient_drift_repair_seconds_count{kind=\"firewall\"}";
+        fixture.daemon().metric(count).unwrap_or_default()
+    };
+    let (mut before, mut took) = (0.0, Duration::ZERO);
     // Each pause between two repairs is twice as long as the one before.
     fixture.within(LATER, "a repair is delayed", |fixture| {
+        before = repairs(fixture);
         let began = Instant::now();
         node.sh("nft flush chain ip mangle ztunnel-PREROUTING");
+        // Meanwhile the agent notices it. On a busy machine, the repair before may have been slow without a pause.
+        let meanwhile = Duration::from_millis(300);
+        if took > Duration::from_secs(1) && kit::found_within(meanwhile, is_whole).is_none() {
+            return true;
+        }
         fixture.within(SOON, "it is repaired", |_| is_whole());
-        began.elapsed() > Duration::from_secs(1)
+        took = began.elapsed();
+        false
     });
-    let repairs = |fixture: &mut Ambient| {
-        fixture.daemon().metric("istio_cni_ambient_drift_repair_seconds_count{kind=\"firewall\"}").unwrap()
-    };
-    let before = repairs(&mut fixture);
-    node.sh("nft flush chain ip mangle ztunnel-PREROUTING");
-    // Meanwhile the agent notices it.
-    kit::holds_for(Duration::from_millis(300), "the repair is delayed", || !is_whole());
     let _late = fixture.pod(MESH, "late");
     assert!(is_whole(), "{}", fixture.dump());
     fixture.within(SOON, "it is counted as drift", |fixture| repairs(fixture) > before);
@@ -438,13 +465,16 @@ fn damage_that_is_repeated_right_after_its_repair_is_noticed() {
     fixture.wait_quiet();
     let node = fixture.node.netns().clone();
     let is_whole = || node.sh("iptables-nft -t mangle -S ztunnel-PREROUTING").lines().count() > 1;
-    for _ in 0..5 {
+    let count = "istio_cni_ambient_drift_repair_seconds_count{kind=\"firewall\"}";
+    // Repairs of damage that only the clock has found do not count; on a busy machine, it finds some of them first.
+    for _ in 0..8 {
+        if fixture.daemon().metric(count) >= Some(5.0) {
+            break;
+        }
         node.sh("nft flush chain ip mangle ztunnel-PREROUTING");
         fixture.within(LATER, "it is repaired", |_| is_whole());
     }
-    // Repairs of damage that only the clock has found do not count.
-    let count = "istio_cni_ambient_drift_repair_seconds_count{kind=\"firewall\"}";
-    fixture.within(SOON, "each was noticed", |fixture| fixture.daemon().metric(count) >= Some(5.0));
+    fixture.within(SOON, "five were noticed", |fixture| fixture.daemon().metric(count) >= Some(5.0));
 }
 
 #[test]

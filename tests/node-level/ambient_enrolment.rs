@@ -126,7 +126,7 @@ fn connections_that_are_unanswered_when_their_pod_joins_are_captured() {
     for v6 in [false, true] {
         let server = SocketAddr::new(fixture.node.outside_ip(v6), PORT);
         for (who, target) in [server, pod.at(v6)].into_iter().enumerate() {
-            ids.push((who, clients[who].begin(target, 1, Duration::from_secs(30))[0]));
+            ids.push((who, clients[who].begin(target, 1, Duration::from_secs(50))[0]));
         }
     }
     fixture.eventually("all have tried", |_| was_called(inside) && was_called(outside));
@@ -195,7 +195,8 @@ fn pods_that_nothing_may_capture_are_left_alone() {
     // Pods that request capture but must not have it are counted by reason.
     for reason in ["opted-out", "sidecar", "no-proxy", "host-network", "terminated", "agent-pod", "ztunnel"] {
         let sample = format!("istio_cni_ambient_refused_pods{{reason=\"{reason}\"}}");
-        assert!(fixture.daemon().metric(&sample).is_some_and(|count| count >= 1.0), "{reason}");
+        let is_counted = |daemon: &Daemon| daemon.metric(&sample).is_some_and(|count| count >= 1.0);
+        fixture.daemon().wait_for(reason, is_counted);
     }
     let done = changed(fine.clone(), |pod| pod["status"]["phase"] = json!("Succeeded"));
     fixture.manifests.put_pod(&done);

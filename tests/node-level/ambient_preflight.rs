@@ -79,7 +79,7 @@ fn settings_that_cannot_be_written_are_found_where_they_are_needed() {
 #[test]
 fn legacy_tables_in_use_without_a_tool_for_them_are_found() {
     let mut fixture = Ambient::stopped(NodeOptions::default(), &[("AMBIENT_CAPTURE", "node")]);
-    fixture.node.netns().sh("iptables-legacy -t nat -A POSTROUTING -j ACCEPT");
+    fixture.node.netns().sh("iptables-legacy -w -t nat -A POSTROUTING -j ACCEPT");
     let empty = kit::TempDir::new().unwrap();
     fixture.mount(empty.path(), "/usr/sbin");
     let (status, failed) = check(&fixture);

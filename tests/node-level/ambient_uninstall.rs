@@ -17,7 +17,8 @@ fn foreign(netns: &Netns, tool: &str, part: u8, undo: bool) {
     for (ip, family, net, gateway) in
         [("ip -4", "", "10.77.0", "10.10.0.1"), ("ip -6", "6", "fd00:77:", "fd00:10::1")]
     {
-        let iptables = format!("ip{family}tables-{tool}");
+        // All namespaces here share the lock of legacy tables, for which -w waits.
+        let iptables = format!("ip{family}tables-{tool} -w");
         let last = if family.is_empty() { format!("{net}.{part}/32") } else { format!("{net}:{part}/128") };
         lines.extend([
             // Also in our tables and among our rules.
@@ -34,7 +35,7 @@ fn foreign(netns: &Netns, tool: &str, part: u8, undo: bool) {
         ]);
         if part == 1 {
             // Other components use the other tool: our objects stay in their tables.
-            lines.push(format!("ip{family}tables-{} -t mangle -A FORWARD -j ACCEPT", other(tool)));
+            lines.push(format!("ip{family}tables-{} -w -t mangle -A FORWARD -j ACCEPT", other(tool)));
         }
     }
     lines.push(format!("ipset create foreign-{part} hash:ip"));
@@ -94,6 +95,8 @@ impl Fixture {
     /// Dumps of the node, and of each ztunnel.
     fn dumps(&self) -> Vec<String> {
         let inside = self.ztunnels.iter().map(|ztunnel| &ztunnel.pod().netns);
+        let all = inside.clone().chain([&**self.base.node.netns()]);
+        all.for_each(Netns::wait_until_addresses_are_usable); // otherwise there are tentative ones
         let dumps = inside.clone().map(|netns| dump_of(netns) + &ruleset_of(netns));
         let node = self.base.dump() + &ruleset_of(self.base.node.netns());
         std::iter::once(node).chain(dumps).collect()

@@ -199,14 +199,14 @@ fn another_user_writes_nothing_into_the_log() {
     assert_eq!(forge().unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     // An operator, or a tool, that makes it accessible to all users.
     fs::set_permissions(&socket, Permissions::from_mode(0o666)).unwrap();
-    let before = fixture.daemon().log().len();
     for _ in 0..100 {
         let told = forge();
         assert!(told.as_ref().map_or(true, String::is_empty), "{told:?}");
     }
     let log = fixture.daemon().log();
     assert!(!log.contains("forged"), "{log}");
-    assert!(log.len() - before < 1000, "the refusals fill the log themselves: {log}");
+    let refusals = fixture.daemon().logged("rejected a connection to a socket for root only", "");
+    assert!(refusals <= 5, "the refusals fill the log themselves: {log}");
 }
 
 /// A plugin that posts as many lines as it can, until drop.
@@ -231,7 +231,8 @@ impl Flood {
     }
 }
 
-/// Runs an action during a flood of at least `least` bytes. Returns the growth of the log, and the duration in seconds.
+/// Runs an action during a flood of at least `least` bytes, of which most are dropped. Returns the growth of the log, and the
+/// duration in seconds.
 fn during_flood(
     fixture: &mut Ambient,
     pod: impl Fn(usize) -> String + Send,
@@ -244,7 +245,9 @@ fn during_flood(
     thread::scope(|scope| {
         let ends = SetOnDrop(&flood.over);
         scope.spawn(|| flood.run(&socket, pod));
-        fixture.daemon().wait_for("the flood came", |_| flood.sent() > least);
+        fixture.within(Duration::from_secs(120), "the flood came", |fixture| {
+            flood.sent() > least && dropped(fixture.daemon()) > 20_000.0
+        });
         act(fixture);
         drop(ends);
     });
@@ -263,16 +266,21 @@ fn a_plugin_that_goes_mad_fills_no_disk_and_silences_no_other() {
     plugin["log_uds_address"] = json!(fixture.node.run_dir().join("log.sock"));
     let conflist = fixture.node.conflist(&[plugin]);
     let mut peers = Vec::new();
+    let has_line = |daemon: &Daemon, pod: &str| {
+        let lines = kit::log_lines(&daemon.log());
+        lines.iter().any(|line| line.scope == "cni" && line.field("pod") == Some(pod))
+    };
+    // A line has 100 ms to reach the agent: on a busy machine, all of one pod may be late.
     let start_another = |fixture: &mut Ambient| {
-        peers.push(fixture.add(Pod::new(MESH, "sane"), &conflist).unwrap());
-        fixture.daemon().wait_for("the other's line", |daemon| {
-            let lines = kit::log_lines(&daemon.log());
-            lines.iter().any(|line| line.scope == "cni" && line.field("pod") == Some("mesh/sane"))
+        fixture.within(Duration::from_secs(60), "another's line", |fixture| {
+            let name = format!("sane-{}", peers.len());
+            peers.push(fixture.add(Pod::new(MESH, &name), &conflist).unwrap());
+            let pod = format!("{MESH}/{name}");
+            kit::found_within(Duration::from_secs(2), || has_line(fixture.daemon(), &pod)).is_some()
         });
     };
     let (grown, seconds) = during_flood(&mut fixture, |_| "mesh/mad".to_owned(), 8_000_000, start_another);
     assert!(grown < 512 * 1024 + seconds * 32 * 1024, "{grown} bytes in {seconds} s");
-    assert!(dropped(fixture.daemon()) > 20_000.0);
     fixture.daemon().wait_for("the rest is told of", |daemon| daemon.log().contains(" lines ("));
     drop((peers, ztunnel));
 }
@@ -284,5 +292,4 @@ fn a_plugin_that_makes_up_pods_is_bounded_as_well() {
     let name = |number: usize| format!("mesh/mad-{number}");
     let (grown, seconds) = during_flood(&mut fixture, name, 20_000_000, |_| ());
     assert!(grown < 6 * 1024 * 1024 + seconds * 256 * 1024, "{grown} bytes in {seconds} s");
-    assert!(dropped(fixture.daemon()) > 20_000.0);
 }

@@ -16,8 +16,8 @@ use crate::{fixtures::ambient::MESH, fixtures::inpod::InPod};
 const ADDS: usize = 50;
 /// Ends the test even on a node on which every ADD fails.
 const LIMIT: Duration = Duration::from_secs(90);
-/// 99th percentile of ADDs, which is the maximum of so few.
-const SLOWEST: Duration = Duration::from_secs(1);
+/// Limit of half of the ADDs. The 99th percentile, which is the maximum of so few, may be five times that on a busy machine.
+const SLOW: Duration = Duration::from_secs(1);
 /// Limit of the agent's anonymous memory.
 const AGENT_KIB: u64 = 64 * 1024;
 
@@ -48,8 +48,8 @@ fn pods_start_and_the_agent_lives_while_all_attack_together() {
         quiet.median()
     );
     assert!(adds.failed.is_empty(), "{} of {} failed: {:?}", adds.failed.len(), adds.count(), adds.failed[0]);
-    assert!(adds.p99() < SLOWEST, "{:?}", adds.p99());
+    assert!(adds.median() < SLOW && adds.p99() < SLOW * 5, "{:?}, {:?}", adds.median(), adds.p99());
     assert!(seen.agent_kib < AGENT_KIB, "{seen:?}");
-    assert!(seen.failed_probes == 0, "{seen:?}");
+    assert!(seen.failed_probes < 3, "the kubelet restarts an agent after three failures: {seen:?}");
     ambient.daemon().wait_until_ready();
 }

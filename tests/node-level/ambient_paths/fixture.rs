@@ -128,8 +128,8 @@ impl Fixture {
         if backend.forced().is_some() {
             let other = if backend.is_legacy() { "nft" } else { "legacy" };
             for family in ["iptables", "ip6tables"] {
-                base.node.netns().sh(&format!("{family}-{other} -t mangle -N FOREIGN"));
-                base.node.netns().sh(&format!("{family}-{other} -t mangle -A FORWARD -j FOREIGN"));
+                base.node.netns().sh(&format!("{family}-{other} -w -t mangle -N FOREIGN"));
+                base.node.netns().sh(&format!("{family}-{other} -w -t mangle -A FORWARD -j FOREIGN"));
             }
         }
         base.start();

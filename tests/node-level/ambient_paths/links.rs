@@ -59,8 +59,10 @@ fn links_that_cannot_be_made_are_told_and_traffic_is_held() {
     base.announce(&ztunnel, true);
     let error = "create links istioin0 and pistioin: cannot create link istioin0 type veth peer pistioin in another netns: \
                  kernel: exists already (EEXIST)";
-    base.daemon().wait_for("it is told", |daemon| daemon.has_logged("reconcile failed", &[("error", error)]));
-    assert_eq!(base.daemon().get(8000, "/readyz").map(|(status, _)| status), Some(503));
+    base.daemon().wait_for("it is told", |daemon| {
+        daemon.has_logged("reconcile failed", &[("error", error)])
+            && daemon.get(8000, "/readyz").map(|(status, _)| status) == Some(503)
+    });
     let held = TrafficClient::new(Proto::Tcp).within(std::time::Duration::from_millis(300));
     for v6 in FAMILIES {
         for target in [server.at(v6), (base.node.outside_ip(v6), OUTSIDE).into()] {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use kit::{Echo, NodeOptions, Ztunnel};
+use kit::{Echo, Netns, NodeOptions, Ztunnel};
 use rustix::process::Signal;
 
 use super::kinds::difference;
@@ -30,11 +30,18 @@ impl Fixture {
         self.base.state(&[&self.ztunnel])
     }
 
+    /// The state once the kernel has noticed the carrier of all links.
+    fn read_settled_state(&self) -> String {
+        let all = [&**self.base.node.netns(), &self.ztunnel.pod().netns];
+        all.into_iter().for_each(Netns::wait_until_addresses_are_usable);
+        self.state()
+    }
+
     fn wait_state(&self, wanted: &str, what: &str) {
         let described = std::fmt::from_fn(|f| {
             write!(f, "{what}:\n{}\n{}", difference(wanted, &self.state()), self.base.log())
         });
-        kit::until_within(Duration::from_secs(10), described, || self.state() == wanted);
+        kit::until(described, || self.state() == wanted);
     }
 
     /// Starts an agent that has no facts yet.
@@ -67,14 +74,14 @@ fn a_first_build_and_a_removal_cut_off_are_completed_by_the_next_agent() {
     let began = Instant::now();
     let mut fixture = Fixture::new();
     let _outside = Echo::tcp(fixture.base.node.outside(), PORT);
-    let before = fixture.state();
+    let before = fixture.read_settled_state();
     fixture.start_blind();
     let tracer = Tracer::attach(fixture.base.daemon(), "agent", None);
     fixture.give_sight();
     fixture.base.daemon().wait_for("it is built", |daemon| daemon.is_ready());
     let building = some_of(tracer.points());
     assert!(fixture.base.is_captured(&fixture.pod));
-    let built = fixture.state();
+    let built = fixture.read_settled_state();
     let tracer = Tracer::attach(fixture.base.daemon(), "install-cni", None);
     fixture.base.daemon().signal(Signal::TERM);
     let _ = fixture.base.daemon().wait();

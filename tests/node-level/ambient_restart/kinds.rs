@@ -122,9 +122,11 @@ impl Fixture {
         (some_of(points), self.wait_quiet())
     }
 
-    /// Waits until the agent is idle.
+    /// Waits until the agent is idle, and the kernel has noticed the carrier of its links.
     fn wait_quiet(&mut self) -> String {
         self.base.settle();
+        let inside = self.ztunnels.iter().map(|ztunnel| &ztunnel.pod().netns);
+        inside.chain([&**self.base.node.netns()]).for_each(Netns::wait_until_addresses_are_usable);
         self.state()
     }
 }
@@ -140,7 +142,7 @@ impl PlanEnd {
     /// Far longer than any step takes.
     const QUIET: Duration = Duration::from_millis(300);
     /// After this time there is no plan to wait for.
-    const LIMIT: Duration = Duration::from_secs(10);
+    const LIMIT: Duration = Duration::from_secs(15);
 
     fn after(base: &Ambient) -> Self {
         Self { told: steps_told(base), began: Instant::now(), since: None }

@@ -92,8 +92,8 @@ impl Tracer {
         if killed {
             return true;
         }
-        // It may be just about to end.
-        kit::found_within(Duration::from_millis(20), || self.strace.try_wait().unwrap()).is_some()
+        // It may be just about to end, or be late.
+        kit::found_within(Duration::from_secs(1), || self.strace.try_wait().unwrap()).is_some()
     }
 
     fn detach(&mut self) {
@@ -114,9 +114,11 @@ fn thread_of(daemon: &Daemon, name: &str) -> u32 {
     let tasks = format!("/proc/{}/task", daemon.pid());
     let named =
         |task: &u32| fs::read_to_string(format!("{tasks}/{task}/comm")).is_ok_and(|comm| comm.trim() == name);
-    let all = fs::read_dir(&tasks).unwrap().map(|task| task.unwrap().file_name().into_string().unwrap());
-    let found = all.filter_map(|task| task.parse().ok()).find(named);
-    found.unwrap_or_else(|| panic!("no thread {name}"))
+    // A thread that has just started has no name yet.
+    kit::until(format_args!("there is a thread {name}"), || {
+        let all = fs::read_dir(&tasks).unwrap().map(|task| task.unwrap().file_name().into_string().unwrap());
+        all.filter_map(|task| task.parse::<u32>().ok()).find(&named)
+    })
 }
 
 /// Whether a step changes more than one object. Within one that does not, a kill is equivalent to one before or after it.

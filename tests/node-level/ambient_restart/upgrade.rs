@@ -208,6 +208,7 @@ fn a_start_that_knows_pods_without_addresses_releases_nothing() {
         }
         // One of them is unknown for a while: the first list is older than the pod.
         if round == 1 {
+            fixture.daemon.take().unwrap().kill();
             fixture.manifests.remove_pod(MESH, "three");
         }
         if round == 2 {

@@ -87,7 +87,7 @@ impl Attack {
         for number in 0..LOCKED {
             let pod = Pod::new(target.namespace, &format!("locked-{number}"));
             let sandbox = target.node.pod(pod, &[]);
-            sandbox.netns.sh("iptables-legacy -A INPUT -p sctp -j DROP");
+            sandbox.netns.sh("iptables-legacy -w -A INPUT -p sctp -j DROP");
             attack.locks.push(LegacyLock::hold(&sandbox.netns));
             attack.live.push(sandbox);
         }
