@@ -33,8 +33,8 @@ fn a_first_start_installs_and_the_end_of_an_uninstallation_leaves_nothing() {
     let kubeconfig = fs::read_to_string(node.net_d().join("ZZZ-istio-cni-kubeconfig")).unwrap();
     let kubeconfig: Value = serde_saphyr::from_str(&kubeconfig).unwrap();
     assert_eq!(kubeconfig["clusters"][0]["cluster"]["server"], "https://10.96.0.1:6443", "{kubeconfig}");
+    daemon.wait_for("it is counted", |daemon| daemon.metric("istio_cni_install_ready") == Some(1.0));
     assert_eq!(daemon.metric(r#"istio_cni_installs_total{result="SUCCESS"}"#), Some(1.0));
-    assert_eq!(daemon.metric("istio_cni_install_ready"), Some(1.0));
     let log = daemon.log();
     assert!(!log.contains("a.token.of-nobody"), "{log}");
 

@@ -161,7 +161,7 @@ fn wait_for_processes(pod: &Netns, round: &str) {
     let namespace = fs::metadata(pod.path()).unwrap().ino();
     let described =
         std::fmt::from_fn(|f| write!(f, "{round}: none is left of: {:?}", processes_in(namespace)));
-    kit::until_within(Duration::from_secs(5), described, || processes_in(namespace).is_empty());
+    kit::until(described, || processes_in(namespace).is_empty());
 }
 
 fn processes_in(namespace: u64) -> Vec<String> {

@@ -47,6 +47,17 @@ impl Fixture {
         fixture
     }
 
+    /// Starts an agent whose socket is gone once it answers its first request, as one that ends.
+    pub(super) fn answer_once(&self) {
+        let socket = self.directory.join("debug.sock");
+        let (listener, document) = (UnixListener::bind(&socket).unwrap(), Arc::clone(&self.document));
+        thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            fs::remove_file(socket).unwrap();
+            answer(stream, &document);
+        });
+    }
+
     pub(super) fn set(&self, document: &StateReport) {
         let mut document = document.clone();
         document.fill_conclusions();

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::install_heal::fixture::HealFixture;
 
+/// Far longer than any conflict here.
+const LIMIT: Duration = Duration::from_secs(60);
+
 /// Undoes changes until it is stopped or dropped.
 pub(crate) struct Rival {
     stop: Arc<AtomicBool>,
@@ -36,15 +39,25 @@ impl Rival {
     }
 
     /// Times at which it undid a change.
-    pub(crate) fn undone(&self) -> Vec<Instant> {
+    fn undone(&self) -> Vec<Instant> {
         self.undone.lock().unwrap().clone()
     }
 
-    /// Observes for this time: `/readyz` may return 200 only if the installation was complete at some moment between two polls,
-    /// which is so if the rival has undone a change meanwhile.
-    pub(crate) fn watch(&self, fixture: &HealFixture, time: Duration) {
-        let (end, mut samples) = (Instant::now() + time, 0);
-        while Instant::now() < end {
+    /// Observes until the intervals between undone changes suffice, and returns them: `/readyz` may return 200 only if the
+    /// installation was complete at some moment between two polls, which is so if the rival has undone a change meanwhile.
+    pub(crate) fn watch(
+        &self,
+        fixture: &HealFixture,
+        suffice: impl Fn(&[Duration]) -> bool,
+    ) -> Vec<Duration> {
+        let (start, mut samples) = (Instant::now(), 0);
+        loop {
+            let gaps = gaps(&self.undone());
+            if suffice(&gaps) {
+                println!("{samples} samples during a conflict, and no false answer");
+                return gaps;
+            }
+            assert!(start.elapsed() < LIMIT, "{gaps:?}\n{}", fixture.daemon.log());
             let (count, before) = (self.undone().len(), fixture.files.broken());
             let ready = fixture.daemon.is_ready();
             let (after, now) = (fixture.files.broken(), self.undone().len());
@@ -53,7 +66,6 @@ impl Rival {
             }
             samples += 1;
         }
-        println!("{samples} samples during a conflict, and no false answer");
     }
 
     pub(crate) fn stop(mut self) {
@@ -78,6 +90,6 @@ impl Drop for Rival {
 }
 
 /// Intervals between consecutive moments.
-pub(crate) fn gaps(moments: &[Instant]) -> Vec<Duration> {
+fn gaps(moments: &[Instant]) -> Vec<Duration> {
     moments.windows(2).map(|pair| pair[1] - pair[0]).collect()
 }

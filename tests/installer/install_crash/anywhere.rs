@@ -55,9 +55,12 @@ fn until_over(fixture: &Fixture, work: impl FnOnce()) {
 
 fn kills(fixture: &Fixture, others_live: impl Fn() -> bool) {
     let (mut dice, mut left) = (SEED, 0);
-    let start = Instant::now();
-    started(&fixture.container).wait_until_ready();
-    let span = start.elapsed().as_micros() as u64;
+    let starts = [(); 3].map(|()| {
+        let start = Instant::now();
+        started(&fixture.container).wait_until_ready();
+        start.elapsed().as_micros() as u64
+    });
+    let span = starts.into_iter().min().unwrap(); // after the longest one, most kills would come too late
     for kill in 1..=KILLS {
         if kill % UPGRADE == 0 {
             fixture.upgrade(kill);

@@ -1,6 +1,7 @@
 //! A fault, its report, and its end.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::{self, sleep};
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use kit::{Daemon, until};
 
-use crate::fixtures::install::{InstallFixture, installs};
+use crate::fixtures::install::{Files, InstallFixture, installs};
+use crate::install_heal::fixture::names;
 
 /// Report of a fault: the counted result, and the text of `/readyz` (paths and cause).
 pub(super) struct Fault {
@@ -26,8 +28,9 @@ const WATCHED: Duration = Duration::from_secs(3);
 const IDLE: Duration = Duration::from_millis(150);
 /// Beginning of a line about a fault.
 const COMPLAINT: &str = "the plugin is not installed correctly";
-/// Time limit for noticing the end of a fault: the longest interval is two seconds, and then it has to install.
-const NOTICED: Duration = Duration::from_secs(4);
+/// Time limit for noticing the end of a fault: the longest interval is two seconds, and then it has to install; without these
+/// attempts, the next regular pass comes after ten.
+const NOTICED: Duration = Duration::from_secs(9);
 
 impl Fault {
     /// Asserts that the fault is reported at `/readyz`, counted, and logged once; then the agent is almost idle.
@@ -44,12 +47,12 @@ impl Fault {
             Some(200),
             "a restart would not help"
         );
+        stays_quiet(daemon);
+        daemon.wait_for("it tries again", |daemon| daemon.metric(&installs(self.result)) > Some(1.0));
         let log = daemon.log();
         let complaints: Vec<&str> = log.lines().filter(|line| line.contains(COMPLAINT)).collect();
         let whole = |line: &&&str| self.says.iter().all(|words| line.contains(words));
         assert_eq!(complaints.iter().filter(whole).count(), 1, "{log}");
-        stays_quiet(daemon);
-        assert!(daemon.metric(&installs(self.result)) > Some(1.0), "it tries again");
         assert!(told(daemon));
     }
 
@@ -66,18 +69,33 @@ pub(super) fn heals(daemon: &mut Daemon) {
     let mended = Instant::now();
     daemon.wait_until_ready();
     assert!(mended.elapsed() < NOTICED, "only after {:?}", mended.elapsed());
-    assert_eq!(daemon.metric("istio_cni_install_ready"), Some(1.0));
+    daemon.wait_for("it is counted", |daemon| daemon.metric("istio_cni_install_ready") == Some(1.0));
     assert_eq!(daemon.metric(&installs("SUCCESS")), Some(1.0));
 }
 
-/// Asserts that the agent neither works nor logs for a while.
+/// Asserts that the agent neither works nor logs for a while. Until then, parts of it may still start.
 pub(super) fn stays_quiet(daemon: &Daemon) {
     until("the node is checked", || daemon.logged("node checked", "") > 0);
-    let (worked, log) = (daemon.cpu_time(), daemon.log());
-    sleep(WATCHED); // inactivity can only be observed over time
-    let worked = daemon.cpu_time() - worked;
-    assert!(worked < IDLE, "{worked:?} within {WATCHED:?}");
-    assert_eq!(daemon.log(), log, "nothing new to tell");
+    let is_quiet = (0..3).any(|_| {
+        let (before, log) = (daemon.cpu_time(), daemon.log());
+        sleep(WATCHED); // inactivity can only be observed over time
+        let worked = daemon.cpu_time() - before;
+        println!("{worked:?} of CPU time within {WATCHED:?}, after {before:?}");
+        worked < IDLE && daemon.log() == log
+    });
+    assert!(is_quiet, "it works or logs:\n{}", daemon.log());
+}
+
+/// Waits until a directory has these files alone: an attempt of the agent may just have a temporary one.
+pub(super) fn until_unchanged(directory: &Path, before: &Files) {
+    until(format_args!("nothing is lost or left: {:?}", before.keys()), || {
+        let is_same = |(name, (mode, content)): (&String, &(u32, Vec<u8>))| {
+            let path = directory.join(name);
+            fs::metadata(&path).is_ok_and(|found| found.permissions().mode() & 0o7777 == *mode)
+                && fs::read(path).is_ok_and(|found| found == *content)
+        };
+        names(directory).iter().eq(before.keys()) && before.iter().all(is_same)
+    });
 }
 
 /// Exhausted resource of a disk.

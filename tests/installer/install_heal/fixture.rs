@@ -14,8 +14,8 @@ pub(crate) const KUBECONFIG: &str = "ZZZ-istio-cni-kubeconfig";
 pub(crate) const OURS: &str = "istio-cni";
 /// Another program in the image's directory.
 pub(crate) const BESIDE: &str = "istio-iptables";
-/// Far longer than any operation here.
-const LIMIT: Duration = Duration::from_secs(20);
+/// Far longer than any operation here, and than the back-off after a conflict.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// An agent that has installed everything.
 pub(crate) struct HealFixture {

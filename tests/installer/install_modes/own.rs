@@ -30,12 +30,14 @@ fn the_copy_has_everything_and_our_entry_and_the_original_is_left_alone() {
 fn the_copy_follows_the_original_within_a_second() {
     let fixture = InstallFixture::new(&[OWN]);
     let mut daemon = fixture.start_ready();
-    for mtu in [1400, 1300] {
+    let mut times = [1400, 1300, 1200].map(|mtu| {
         fixture.write(FILE, &NETWORK.replace("1500", &mtu.to_string()));
         let changed = Instant::now();
         daemon.wait_for("the copy follows", |_| fixture.document(COPY)["plugins"][0]["mtu"] == mtu);
-        assert!(changed.elapsed() < Duration::from_secs(1), "{:?}", changed.elapsed());
-    }
+        changed.elapsed()
+    });
+    times.sort_unstable();
+    assert!(times[1] < Duration::from_secs(1), "{times:?}"); // the machine may have stalled in one
 }
 
 /// The network plugin restarts: its file is missing for a moment, and the node keeps its network.
@@ -75,7 +77,8 @@ fn a_name_that_the_runtime_would_not_take_is_an_error() {
         let choose = "so that the runtime would not take it: choose another name";
         let answer = Some((503, format!("{name} sorts after 10-kit.conflist, {choose}\n")));
         daemon.wait_for("it is told", |daemon| daemon.get(8000, "/readyz") == answer);
-        assert!(daemon.metric(&installs("CREATE_CNI_CONFIG_FAILURE")) >= Some(1.0));
+        let failures = installs("CREATE_CNI_CONFIG_FAILURE");
+        daemon.wait_for("it is counted", |daemon| daemon.metric(&failures) >= Some(1.0));
         assert_eq!(fixture.read(FILE), NETWORK);
         assert!(name == FILE || !fixture.has(name));
     }

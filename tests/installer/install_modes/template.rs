@@ -42,14 +42,16 @@ fn the_file_wins_over_the_text_and_its_changes_are_followed() {
     swap(&directory, "..1", &with_level("info"));
     let mut daemon = fixture.start_ready();
     assert_eq!(level(&fixture), "info");
-    for (version, wanted) in [("..2", "warn"), ("..3", "error")] {
+    let mut times = [("..2", "warn"), ("..3", "error"), ("..4", "debug")].map(|(version, wanted)| {
         swap(&directory, version, &with_level(wanted));
         let changed = Instant::now();
         daemon.wait_for("the entry follows", |_| level(&fixture) == wanted);
-        assert!(changed.elapsed() < Duration::from_secs(1), "{:?}", changed.elapsed());
-    }
+        changed.elapsed()
+    });
+    times.sort_unstable();
+    assert!(times[1] < Duration::from_secs(1), "{times:?}"); // the machine may have stalled in one
     daemon.wait_until_ready();
-    assert_eq!(daemon.metric("istio_cni_config_updates_total{result=\"applied\"}"), Some(2.0));
+    assert_eq!(daemon.metric("istio_cni_config_updates_total{result=\"applied\"}"), Some(3.0));
 }
 
 /// The change is applied, and is no repair.
@@ -60,13 +62,16 @@ fn a_change_while_there_is_no_network_is_applied_to_the_next_one() {
     swap(&directory, "..1", &with_level("info"));
     let mut daemon = fixture.start_ready();
     fs::remove_file(fixture.path(FILE)).unwrap();
-    daemon.wait_for("it waits for a network", |daemon| {
-        daemon.get(8000, "/readyz").is_some_and(|(status, _)| status == 503)
-    });
-    let passes = |daemon: &kit::Daemon| daemon.metric("istio_cni_install_duration_seconds_count");
-    let before = passes(&daemon);
+    let waiting = Some((503, "no network configuration in /host/etc/cni/net.d yet\n".to_owned()));
+    daemon.wait_for("it waits for a network", |daemon| daemon.get(8000, "/readyz") == waiting);
     swap(&directory, "..2", &with_level("warn"));
-    daemon.wait_for("a pass with the new template", |daemon| passes(daemon) > before);
+    // One pass may have begun before the change.
+    let passes = |daemon: &kit::Daemon| daemon.metric("istio_cni_install_duration_seconds_count");
+    let enough = passes(&daemon).map(|count| count + 2.0);
+    daemon.wait_for("a pass with the new template", |daemon| {
+        fixture.write("another", "");
+        passes(daemon) >= enough
+    });
     fixture.write(FILE, NETWORK);
     daemon.wait_until_ready();
     assert_eq!(level(&fixture), "warn");

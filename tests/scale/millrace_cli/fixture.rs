@@ -38,6 +38,8 @@ const WITHOUT_AGENT: usize = 25;
 /// A node whose agent does not run.
 const NOT_RUNNING: usize = 19;
 const THREADS: usize = 6;
+/// Arguments for agents that are late.
+pub(super) const PATIENT: &[&str] = &["--timeout", "30s"];
 const OUR_LABEL: &str = "cli-agent";
 
 pub(super) fn node(at: usize) -> String {
@@ -71,6 +73,18 @@ impl Run {
         serde_json::from_str(&self.stdout)
             .unwrap_or_else(|error| panic!("{error}: {} {}", self.stdout, self.stderr))
     }
+
+    /// Number of nodes that did not answer.
+    pub(super) fn unanswered(&self) -> usize {
+        self.json()["unanswered"].as_array().map_or(0, Vec::len)
+    }
+}
+
+/// Runs a request to all nodes, until `is_whole`. Agents may be late if other tests keep the CPUs busy, so it runs three times at
+/// most, the last time with a longer limit.
+fn run_until_whole(run: impl Fn(&[&str]) -> Run, is_whole: impl Fn(&Run) -> bool) -> Run {
+    let limits = [&[][..], PATIENT];
+    limits.into_iter().fold(run(&[]), |last, limit| if is_whole(&last) { last } else { run(limit) })
 }
 
 pub(super) fn run(words: &[&str]) -> Run {
@@ -127,11 +141,15 @@ impl Fixture {
         self.millrace_as(&Auth::ClientCert { user: "viewer".into(), group: "viewers".into() }, words)
     }
 
-    /// Runs a request to all nodes, of which eight do not answer and one runs no agent. More may be late if other tests keep the
-    /// CPUs busy, so it runs three times at most.
+    /// Runs a request to all nodes until all answers are there: see [`run_until_whole`].
+    pub(super) fn millrace_until(&self, words: &[&str], is_whole: impl Fn(&Run) -> bool) -> Run {
+        run_until_whole(|limit| self.millrace(&[words, limit].concat()), is_whole)
+    }
+
+    /// Runs a request to all nodes, of which eight do not answer and one runs no agent.
     pub(super) fn millrace_of_all(&self, words: &[&str]) -> Run {
-        let is_whole = |run: &Run| kit::has_line(&run.stderr, "millrace: partial: 9 nodes did not answer");
-        (0..2).fold(self.millrace(words), |last, _| if is_whole(&last) { last } else { self.millrace(words) })
+        let line = "millrace: partial: 9 nodes did not answer";
+        self.millrace_until(words, |run| kit::has_line(&run.stderr, line))
     }
 
     /// Runs a simulation on all nodes with this text on stdin; it prints no such line.
@@ -139,9 +157,11 @@ impl Fixture {
         let file = self.files.path().join("input");
         fs::write(&file, input).unwrap();
         let viewer = Auth::ClientCert { user: "viewer".into(), group: "viewers".into() };
-        let run = || output(self.command(&viewer, words).stdin(File::open(&file).unwrap()));
-        let is_whole = |run: &Run| run.json()["unanswered"].as_array().is_some_and(|nodes| nodes.len() == 8);
-        (0..2).fold(run(), |last, _| if is_whole(&last) { last } else { run() })
+        let run = |limit: &[&str]| {
+            let mut command = self.command(&viewer, &[words, limit].concat());
+            output(command.stdin(File::open(&file).unwrap()))
+        };
+        run_until_whole(run, |run| run.unanswered() == 8)
     }
 
     pub(super) fn millrace_as(&self, auth: &Auth, words: &[&str]) -> Run {

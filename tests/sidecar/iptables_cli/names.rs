@@ -75,12 +75,12 @@ fn the_agent_under_a_tools_name_makes_and_removes_the_tools_rules() {
 }
 
 /// As in `istio-validation`: the proxy's user, no capability, a read-only root.
-fn confined(netns: &Netns, program: &Path) -> (i32, String, String) {
+fn confined(limit: &str, netns: &Netns, program: &Path) -> (i32, String, String) {
     let script = r#"mount -o remount,bind,ro /
         exec setpriv --reuid=1337 --regid=1337 --clear-groups --bounding-set=-all --inh-caps=-all --no-new-privs "$@""#;
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-euc", script, "sh"]).arg(program);
-    command.args(["--run-validation", "--skip-rule-apply", "--probe-timeout", "1500ms"]);
+    command.args(["--run-validation", "--skip-rule-apply", "--probe-timeout", limit]);
     answer(ended(netns, command, &AGENTS))
 }
 
@@ -96,11 +96,11 @@ fn a_validation_needs_no_privilege_under_either_program() {
     kit::copy_program(&binary("install-cni"), &agent);
     let agent = link(bin.path(), REDIRECT, Path::new("install-cni"));
     let netns = pod_netns("confined");
-    let missed = confined(&netns, &agent);
+    let missed = confined("1500ms", &netns, &agent);
     assert_eq!((missed.0, missed.2.as_str()), (126, ""), "{missed:?}");
-    assert_eq!(missed, confined(&netns, &alone));
+    assert_eq!(missed, confined("1500ms", &netns, &alone));
     applied(&netns, &[], &["-b", "*", "-i", "*"]);
-    let proved = confined(&netns, &agent);
+    let proved = confined("20s", &netns, &agent);
     assert_eq!((proved.0, proved.2.as_str()), (0, ""), "{proved:?}");
-    assert_eq!(proved, confined(&netns, &alone));
+    assert_eq!(proved, confined("20s", &netns, &alone));
 }

@@ -56,6 +56,13 @@ impl UserPod {
         stdout == b"proxy"
     }
 
+    /// Waits until packets of all users but the proxy's are captured: on a slow machine, one attempt may take too long.
+    fn wait_until_captured(&self, what: &str) {
+        for user in [0, 1000] {
+            kit::until(format_args!("{what}: user {user} is captured"), || self.is_captured(user));
+        }
+    }
+
     /// Starts a listener in place of the proxy until the test ends.
     fn proxy(&self) {
         let netns = netns::Netns::open(self.0.path()).unwrap();
@@ -119,7 +126,7 @@ fn is_redirected(backend: &str) {
             .kubeconfig(&fixture.kubeconfig)
     };
     add().run().ok();
-    assert!(pod.is_captured(0) && pod.is_captured(1000), "{backend}");
+    pod.wait_until_captured(backend);
     assert!(!pod.is_captured(1337), "{backend}: the proxy's own");
     let save = || pod.sh(&format!("iptables-{backend}-save -t nat"));
     let of_proxy = "-A ISTIO_OUTPUT -m owner --uid-owner 1337 -j RETURN";
@@ -180,7 +187,7 @@ fn a_pod_with_users_of_its_own_is_redirected_by_native_tables_without_tools() {
             call.env("PATH", path).with("native_nftables", serde_json::json!(setting))
         };
         call("ADD").run().ok();
-        assert!(pod.is_captured(0) && pod.is_captured(1000), "{name}");
+        pod.wait_until_captured(name);
         assert!(!pod.is_captured(1337), "{name}: the proxy's own");
         call("CHECK").run().ok();
         assert_eq!(pod.sh("nft list tables"), "table inet istio-proxy-nat\n", "{name}");

@@ -104,7 +104,7 @@ impl Fixture {
              link set eth0 up\n\
              link set net1 up\n",
         );
-        self.pod.wait_until_addresses_are_usable();
+        [&self.pod, &self.outside].iter().for_each(|side| side.wait_until_addresses_are_usable());
     }
 
     /// Starts a server of the proxy.
@@ -180,7 +180,7 @@ impl Fixture {
 
     /// Connects, and asserts that the expected server answers.
     pub(crate) fn expect(&self, from: &Netns, client: &TrafficClient, target: SocketAddr, to: To) -> Seen {
-        let (backend, client) = (self.backend, client.clone().within(Duration::from_secs(5)));
+        let (backend, client) = (self.backend, client.clone().within(Duration::from_secs(20)));
         let seen = client.connect(from, target);
         let what = format!("{backend}: {client:?} to {target}, expected {to:?}");
         let seen = seen.unwrap_or_else(|failure| panic!("{what}: {failure}"));

@@ -209,7 +209,7 @@ fn ping(from: &Netns, target: std::net::IpAddr) {
         let (protocol, request, reply) =
             if target.is_ipv6() { (Protocol::ICMPV6, 128, 129) } else { (Protocol::ICMPV4, 8, 0) };
         let socket = Socket::new(Domain::for_address(target), Type::DGRAM, Some(protocol)).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         socket.connect(&target.into()).unwrap();
         let answered = (0..20).any(|number| {
             // The kernel sets identifier and checksum.

@@ -114,8 +114,8 @@ fn call_as(fixture: &Fixture, client: IpAddr, target: SocketAddr) -> serde_json:
         socket.set_ip_transparent_v4(true).unwrap(); // one bit for both families
         socket.set_mark(1337).unwrap();
         socket.bind(&SocketAddr::new(client, 0).into()).unwrap();
-        socket.connect_timeout(&target.into(), Duration::from_secs(5)).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket.connect_timeout(&target.into(), Duration::from_secs(20)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut line = String::new();
         BufReader::new(TcpStream::from(socket)).read_line(&mut line).unwrap();
         line
