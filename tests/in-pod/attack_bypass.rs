@@ -130,7 +130,7 @@ const ATTACKS: [Attack; 15] = [
     (
         "legacy",
         |pod| {
-            pod.sandbox.netns.sh("iptables-legacy -t mangle -A OUTPUT -p tcp -j MARK --set-mark 0x539");
+            pod.sandbox.netns.sh("iptables-legacy -w -t mangle -A OUTPUT -p tcp -j MARK --set-mark 0x539");
         },
         "IPv4 mangle OUTPUT of the legacy tables sets the mark 0x539",
     ),
@@ -329,9 +329,9 @@ fn rules_with_our_names_in_other_tables_are_removed() {
         (
             "legacy",
             Tables::Legacy,
-            "iptables-legacy -t mangle -N ISTIO_OUTPUT; iptables-legacy -t mangle -A ISTIO_OUTPUT -j MARK --set-mark 0x539; \
-             iptables-legacy -t mangle -A OUTPUT -j ISTIO_OUTPUT; nft add table ip anything",
-            "iptables-legacy -t mangle -S | grep -c 'set-xmark 0x539' || true",
+            "iptables-legacy -w -t mangle -N ISTIO_OUTPUT; iptables-legacy -w -t mangle -A ISTIO_OUTPUT -j MARK --set-mark 0x539; \
+             iptables-legacy -w -t mangle -A OUTPUT -j ISTIO_OUTPUT; nft add table ip anything",
+            "iptables-legacy -w -t mangle -S | grep -c 'set-xmark 0x539' || true",
         ),
     ];
     for (name, of, attack, count) in attacks {

@@ -18,7 +18,7 @@ fn take(fixture: &Ambient, addresses: [&str; 2]) {
     let [v4, v6] = addresses;
     let (node, outside) = (fixture.node.netns(), fixture.node.outside());
     outside.sh(&format!("ip address add {v4}/32 dev eth0"));
-    outside.sh(&format!("ip address add {v6}/128 dev eth0 nodad"));
+    outside.sh(&format!("ip address add {v6}/128 dev eth0"));
     outside.wait_until_addresses_are_usable();
     node.sh(&format!("ip route add {v4}/16 dev eth0").replace(v4, &zeroconf(v4)));
     for name in ["all", "eth0"] {
@@ -74,7 +74,7 @@ fn who_takes_the_probes_address_reaches_no_pod_and_is_reached_by_none() {
         // Without the guard both connections succeed: otherwise the above proves nothing.
         drop(fixture.daemon.take());
         for (v6, tool, from) in [(false, "iptables", PROBES[0]), (true, "ip6tables", PROBES[1])] {
-            fixture.node.netns().sh(&format!("{tool}-{backend} -t mangle -F ISTIO_PROBES"));
+            fixture.node.netns().sh(&format!("{tool}-{backend} -w -t mangle -F ISTIO_PROBES"));
             let seen = kit::until("the attack succeeds", || attack(&fixture, from, pod.at(v6)).ok());
             assert_eq!(seen.peer.ip().to_string(), from);
             let _ = kit::until("the pod gets out", || flee(&pod, from).ok());
@@ -87,7 +87,7 @@ fn who_takes_the_probes_address_reaches_no_pod_and_is_reached_by_none() {
         }
         // The agent repairs it, possibly before the check.
         let found = (0..20).find_map(|_| {
-            fixture.node.netns().sh(&format!("iptables-{backend} -t mangle -F ISTIO_PROBES"));
+            fixture.node.netns().sh(&format!("iptables-{backend} -w -t mangle -F ISTIO_PROBES"));
             let shown = fixture.container.exec(&["verify", "-o", "json"]);
             (!shown.status.success()).then(|| serde_json::from_slice::<Value>(&shown.stdout).unwrap())
         });

@@ -114,7 +114,7 @@ fn a_pod_leaves_the_mesh_whatever_leads_to_our_chains() {
     };
     let chain = |tool: &str| {
         format!(
-            "printf '*nat\\n:ISTIO_OUTPUT -\\n:\\377 -\\n-A \\377 -j ISTIO_OUTPUT\\nCOMMIT\\n' | {tool} --noflush\n"
+            "printf '*nat\\n:ISTIO_OUTPUT -\\n:\\377 -\\n-A \\377 -j ISTIO_OUTPUT\\nCOMMIT\\n' | {tool} -w --noflush\n"
         )
     };
     let map = |family: &str| {

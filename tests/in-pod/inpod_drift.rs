@@ -84,13 +84,15 @@ fn what_others_change_in_legacy_tables_is_put_back_within_a_minute() {
         peer.sandbox.netns.wait_until_addresses_are_usable(); // as above
     }
     let before: Vec<String> = peers.iter().map(|peer| dump_of(&peer.sandbox.netns)).collect();
-    let chain = peers[0].sandbox.netns.sh("iptables-legacy -t nat -S ISTIO_OUTPUT");
+    let chain = peers[0].sandbox.netns.sh("iptables-legacy -w -t nat -S ISTIO_OUTPUT");
     let accept = "-A ISTIO_OUTPUT -p tcp -m mark --mark 0x111/0xfff -j ACCEPT";
     let mark = chain.lines().position(|line| line == accept).unwrap();
     let damages = [
-        format!("iptables-legacy -t nat -R ISTIO_OUTPUT {mark} -p tcp -m mark --mark 0x112/0xfff -j ACCEPT"),
-        "ip6tables-legacy -t nat -D OUTPUT -j ISTIO_OUTPUT".to_owned(),
-        "iptables-legacy -t mangle -F".to_owned(),
+        format!(
+            "iptables-legacy -w -t nat -R ISTIO_OUTPUT {mark} -p tcp -m mark --mark 0x112/0xfff -j ACCEPT"
+        ),
+        "ip6tables-legacy -w -t nat -D OUTPUT -j ISTIO_OUTPUT".to_owned(),
+        "iptables-legacy -w -t mangle -F".to_owned(),
     ];
     for (damage, peer) in damages.iter().zip(&peers) {
         peer.sandbox.netns.sh(damage);
@@ -116,8 +118,8 @@ fn drift_on_the_node_is_repaired_at_once() {
     // The kernel has no generation for legacy tables.
     let rules_limit = if tool == "iptables-legacy" { MINUTE } else { SOON };
     let damages = [
-        (format!("{tool} -t nat -F ISTIO_POSTRT"), rules_limit),
-        (format!("{tool} -t nat -D POSTROUTING -j ISTIO_POSTRT"), rules_limit),
+        (format!("{tool} -w -t nat -F ISTIO_POSTRT"), rules_limit),
+        (format!("{tool} -w -t nat -D POSTROUTING -j ISTIO_POSTRT"), rules_limit),
         (format!("ipset del istio-inpod-probes-v4 {ip}"), SOON),
         ("ipset flush istio-inpod-probes-v6".to_owned(), SOON),
         ("ipset add istio-inpod-probes-v4 10.99.99.99".to_owned(), SOON),

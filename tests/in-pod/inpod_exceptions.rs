@@ -127,7 +127,7 @@ fn second_network(peer: &Peer) -> (Netns, Echo) {
     peer.sandbox.netns.sh(&format!("ip link add net1 type veth peer name eth0 netns {}", other.name()));
     for (netns, link, [v4, v6]) in [(&peer.sandbox.netns, "net1", SECOND_OWN), (&other, "eth0", SECOND)] {
         netns.sh(&format!("ip address add {v4}/24 dev {link}"));
-        netns.sh(&format!("ip address add {v6}/64 dev {link} nodad"));
+        netns.sh(&format!("ip address add {v6}/64 dev {link}"));
         netns.sh(&format!("ip link set {link} up"));
     }
     [&peer.sandbox.netns, &other].into_iter().for_each(Netns::wait_until_addresses_are_usable);

@@ -93,7 +93,7 @@ impl Busy {
 fn add_service(fixture: &InPod, service: IpAddr, target: SocketAddr) {
     let tool = if service.is_ipv4() { "iptables" } else { "ip6tables" };
     let rule = format!("-d {service} -p tcp --dport 80 -j DNAT --to-destination {target}");
-    fixture.node.netns().sh(&format!("{tool} -t nat -A PREROUTING {rule}"));
+    fixture.node.netns().sh(&format!("{tool} -w -t nat -A PREROUTING {rule}"));
     // The external host reaches services through the node, as it does pods.
     let outside = fixture.node.outside();
     let way = outside.sh(&format!("ip route get {}", target.ip()));

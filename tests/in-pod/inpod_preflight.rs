@@ -182,7 +182,7 @@ fn numbers_that_others_have_in_pods_are_found() {
         "ip rule add priority 50 from 192.0.2.1 lookup 101",
         "ip -6 rule add priority 200 fwmark 0x539 lookup 133", // rule of a sidecar
         "iptables-nft -t mangle -A OUTPUT -j MARK --set-xmark 0x4000/0x4000",
-        "ip6tables-legacy -t mangle -A OUTPUT -j CONNMARK --set-xmark 0x10000/0xff0000",
+        "ip6tables-legacy -w -t mangle -A OUTPUT -j CONNMARK --set-xmark 0x10000/0xff0000",
     ];
     harmless.iter().for_each(|command| drop(pod.netns.sh(command)));
     for command in
@@ -224,8 +224,8 @@ fn numbers_that_others_have_in_pods_are_found() {
             "nf_tables ip6 mangle OUTPUT (hook output, priority -150) sets the mark 0x539, which is ztunnel's",
         ),
         (
-            "iptables-legacy -t mangle -A PREROUTING -j MARK --set-xmark 0x111/0xfff",
-            "iptables-legacy -t mangle -F PREROUTING",
+            "iptables-legacy -w -t mangle -A PREROUTING -j MARK --set-xmark 0x111/0xfff",
+            "iptables-legacy -w -t mangle -F PREROUTING",
             "IPv4 mangle PREROUTING of the legacy tables sets the mark 0x111, which is ztunnel's",
         ),
     ] {
@@ -272,8 +272,8 @@ fn another_agents_socket_and_rules_in_legacy_tables_are_found() {
     let fixture = InPod::stopped(NodeOptions::default(), &[]);
     let run_dir = fixture.node.run_dir();
     let listener = UnixListener::bind(run_dir.join("pluginevent.sock")).unwrap();
-    fixture.node.netns().sh("iptables-legacy -t nat -N KUBE-POSTROUTING");
-    fixture.node.netns().sh("iptables-legacy -t nat -A KUBE-POSTROUTING -j ACCEPT");
+    fixture.node.netns().sh("iptables-legacy -w -t nat -N KUBE-POSTROUTING");
+    fixture.node.netns().sh("iptables-legacy -w -t nat -A KUBE-POSTROUTING -j ACCEPT");
     for command in
         ["nft add table inet firewalld", "nft add table ip kube-proxy", "iptables-nft -N ufw-user-input"]
     {

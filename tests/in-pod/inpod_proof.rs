@@ -292,7 +292,7 @@ fn a_pod_without_its_rules_bypasses() {
         assert_eq!(v4.result, ProofResult::Bypasses, "{v4:?}");
     }
     peer.sandbox.netns.sh(match tables {
-        Tables::Legacy => "ip6tables-legacy -t nat -F",
+        Tables::Legacy => "ip6tables-legacy -w -t nat -F",
         Tables::Iptables | Tables::Native => "nft flush ruleset",
     });
     let found = prove();

@@ -163,7 +163,7 @@ fn an_agent_asks_for_its_own_pod_before_it_does_anything_that_takes_time() {
     let node = Node::new(NodeOptions::default());
     let original = node.write_conflist("10-kit.conflist", &node.conflist(&[]));
     let before = fs::read(&original).unwrap();
-    node.netns().sh("iptables-legacy -t mangle -A FORWARD -j ACCEPT"); // without rules, nothing is saved
+    node.netns().sh("iptables-legacy -w -t mangle -A FORWARD -j ACCEPT"); // without rules, nothing is saved
     let (gate, empty) = (node.dir().join("gate"), node.dir().join("empty"));
     [&gate, &empty].into_iter().for_each(|directory| fs::create_dir(directory).unwrap());
     fs::write(gate.join("shut"), "").unwrap();

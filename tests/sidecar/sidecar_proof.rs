@@ -18,7 +18,7 @@ const OWNER: ProxyIdentity = ProxyIdentity::Owner { uid: 1337, gid: 1337, on_nod
 /// Reasons for the plugin to use each kind of tables: a foreign rule, and a setting.
 const TABLES: [(&str, &[&str], bool); 3] = [
     ("nft", &["iptables-nft -t nat -A OUTPUT -p udp --dport 9 -j RETURN"], false),
-    ("legacy", &["iptables-legacy -t nat -A OUTPUT -p udp --dport 9 -j RETURN"], false),
+    ("legacy", &["iptables-legacy -w -t nat -A OUTPUT -p udp --dport 9 -j RETURN"], false),
     ("native", &[], true),
 ];
 
@@ -160,7 +160,7 @@ fn a_sidecar_pod_is_proven_in_each_kind_of_tables() {
         assert!(!proxy.has_seen_any(), "{tables:?}");
         let flush = match tables.0 {
             "native" => "nft flush ruleset".to_owned(),
-            backend => format!("iptables-{backend} -t nat -F OUTPUT"),
+            backend => format!("iptables-{backend} -w -t nat -F OUTPUT"),
         };
         pod.netns.sh(&flush);
         let found = pod.prove(&[Family::V4]);

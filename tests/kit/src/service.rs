@@ -172,13 +172,13 @@ impl Service {
             writeln!(rules, "-A KUBE-SERVICES {to_this} -j KUBE-MARK-MASQ").unwrap();
         }
         writeln!(rules, "-A KUBE-SERVICES {to_this} -j ACCEPT").unwrap();
-        netns.pipe(&format!("{} --noflush", self.tool("-restore")), &format!("*nat\n{rules}COMMIT\n"));
+        netns.pipe(&format!("{} -w --noflush", self.tool("-restore")), &format!("*nat\n{rules}COMMIT\n"));
     }
 
     /// Returns [`SHARED`] if the rules do not exist yet.
     fn shared(&self, netns: &Netns) -> &'static str {
         let mut tool = Command::new(self.tool(""));
-        let is_there = netns.output(tool.args(["-t", "nat", "-S", "KUBE-SERVICES"])).status.success();
+        let is_there = netns.output(tool.args(["-w", "-t", "nat", "-S", "KUBE-SERVICES"])).status.success();
         if is_there { "" } else { SHARED }
     }
 }
@@ -208,7 +208,7 @@ impl Node {
             ProxyMode::Ipvs => service.by_ipvs(netns),
             ProxyMode::Iptables | ProxyMode::LegacyIptables => {
                 let input = format!("*nat\n{}{}COMMIT\n", service.shared(netns), service.rules());
-                netns.pipe(&format!("{} --noflush", service.tool("-restore")), &input);
+                netns.pipe(&format!("{} -w --noflush", service.tool("-restore")), &input);
             }
         }
     }

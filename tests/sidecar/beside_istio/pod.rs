@@ -47,11 +47,11 @@ impl PodNetwork {
                  link add net1 type veth peer name net1 netns {outside_name}\n\
                  link add vnet0 type veth peer name eth0 netns {machine_name}\n\
                  address add 10.1.0.2/24 dev eth0\n\
-                 address add fd00:1::2/64 dev eth0 nodad\n\
+                 address add fd00:1::2/64 dev eth0\n\
                  address add 10.9.0.2/24 dev net1\n\
-                 address add fd00:9::2/64 dev net1 nodad\n\
+                 address add fd00:9::2/64 dev net1\n\
                  address add 10.8.0.1/24 dev vnet0\n\
-                 address add fd00:8::1/64 dev vnet0 nodad\n\
+                 address add fd00:8::1/64 dev vnet0\n\
                  link set eth0 up\nlink set net1 up\nlink set vnet0 up\n\
                  route add default via 10.1.0.1\n\
                  route add default via fd00:1::1 dev eth0\n"
@@ -60,7 +60,7 @@ impl PodNetwork {
         machine.pipe(
             "ip -batch -",
             "address add 10.8.0.2/24 dev eth0\n\
-             address add fd00:8::2/64 dev eth0 nodad\n\
+             address add fd00:8::2/64 dev eth0\n\
              link set eth0 up\n\
              route add default via 10.8.0.1\n\
              route add default via fd00:8::1 dev eth0\n",
@@ -68,9 +68,9 @@ impl PodNetwork {
         outside.pipe(
             "ip -batch -",
             "address add 10.1.0.1/24 dev eth0\n\
-             address add fd00:1::1/64 dev eth0 nodad\n\
+             address add fd00:1::1/64 dev eth0\n\
              address add 10.9.0.1/24 dev net1\n\
-             address add fd00:9::1/64 dev net1 nodad\n\
+             address add fd00:9::1/64 dev net1\n\
              link set eth0 up\nlink set net1 up\n\
              route add 10.8.0.0/24 via 10.1.0.2\n\
              route add fd00:8::/64 via fd00:1::2 dev eth0\n\

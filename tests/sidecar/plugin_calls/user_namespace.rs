@@ -75,7 +75,7 @@ impl UserPod {
 
 /// Asserts that the kernel refuses: otherwise the tests below prove nothing.
 fn refuses_from_outside(pod: &UserPod, backend: &str) {
-    let rule = format!("iptables-{backend} -t nat -A OUTPUT -m owner --uid-owner 1337 -j RETURN");
+    let rule = format!("iptables-{backend} -w -t nat -A OUTPUT -m owner --uid-owner 1337 -j RETURN");
     let output =
         Command::new("ip").args(["netns", "exec", pod.0.name()]).args(rule.split(' ')).output().unwrap();
     assert!(!output.status.success(), "{rule} is accepted");
@@ -117,7 +117,7 @@ fn is_redirected(backend: &str) {
     let pod = UserPod::new(backend);
     refuses_from_outside(&pod, backend);
     // The plugin uses the backend that has rules.
-    let _ = pod.sh(&format!("iptables-{backend} -t nat -A OUTPUT -p udp --dport 9 -j RETURN"));
+    let _ = pod.sh(&format!("iptables-{backend} -w -t nat -A OUTPUT -p udp --dport 9 -j RETURN"));
     pod.proxy();
     assert!(!pod.is_captured(0));
     let add = || {

@@ -17,7 +17,7 @@ fn rules_of_every_version_that_redirect_are_accepted() {
             let before = fixture.api.requests().len();
             succeeds(&what, &call(&fixture, "CHECK", &pod).run());
             assert_eq!(fixture.api.requests().len(), before, "{what}: nobody is asked");
-            pod.sh(&format!("iptables-{backend} -t nat -F OUTPUT"));
+            pod.sh(&format!("iptables-{backend} -w -t nat -F OUTPUT"));
             bypasses(&what, &call(&fixture, "CHECK", &pod).run(), "outbound");
             assert!(!record(&fixture).exists(), "{what}");
         }

@@ -144,7 +144,7 @@ fn a_hundred_pods_whose_rules_or_records_decide_take_no_time_while_everybody_is_
 #[test]
 fn a_lock_of_legacy_tables_that_somebody_holds_does_not_matter() {
     let (fixture, pod) = (PluginFixture::new(), bare_pod(V4));
-    pod.pipe("iptables-legacy-restore", "*nat\n:ISTIO_OUTPUT - [0:0]\nCOMMIT\n");
+    pod.pipe("iptables-legacy-restore -w", "*nat\n:ISTIO_OUTPUT - [0:0]\nCOMMIT\n");
     call(&fixture, "ADD", &pod).run().ok();
     let locks = fixture.node.run_dir().join("locks");
     let files = fs::read_dir(&locks).into_iter().flatten().map(|entry| entry.unwrap().path());
@@ -155,6 +155,6 @@ fn a_lock_of_legacy_tables_that_somebody_holds_does_not_matter() {
     held.iter().for_each(|file| drop(file.try_lock()));
     succeeds("locked", &call(&fixture, "CHECK", &pod).run());
     drop(held);
-    pod.sh("iptables-legacy -t nat -F OUTPUT");
+    pod.sh("iptables-legacy -w -t nat -F OUTPUT");
     bypasses("damaged", &call(&fixture, "CHECK", &pod).run(), "IPv4 outbound");
 }

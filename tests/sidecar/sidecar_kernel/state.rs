@@ -231,7 +231,7 @@ pub(crate) fn pod_netns(prefix: &str) -> Netns {
          link set eth0 up\n\
          link set far0 up\n\
          address add 10.1.0.2/24 dev eth0\n\
-         address add fd00:1::2/64 dev eth0 nodad\n",
+         address add fd00:1::2/64 dev eth0\n",
     );
     netns.wait_until_addresses_are_usable();
     netns

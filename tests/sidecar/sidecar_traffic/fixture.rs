@@ -82,9 +82,9 @@ impl Fixture {
                 "link add eth0 type veth peer name eth0 netns {outside}\n\
                  link add net1 type veth peer name net1 netns {outside}\n\
                  address add 10.1.0.2/24 dev eth0\n\
-                 address add fd00:1::2/64 dev eth0 nodad\n\
+                 address add fd00:1::2/64 dev eth0\n\
                  address add 10.9.0.2/24 dev net1\n\
-                 address add fd00:9::2/64 dev net1 nodad\n\
+                 address add fd00:9::2/64 dev net1\n\
                  link set eth0 up\n\
                  link set net1 up\n\
                  route add default via 10.1.0.1\n\
@@ -94,13 +94,13 @@ impl Fixture {
         self.outside.pipe(
             "ip -batch -",
             "address add 10.1.0.1/24 dev eth0\n\
-             address add fd00:1::1/64 dev eth0 nodad\n\
+             address add fd00:1::1/64 dev eth0\n\
              address add 10.9.0.1/24 dev net1\n\
-             address add fd00:9::1/64 dev net1 nodad\n\
+             address add fd00:9::1/64 dev net1\n\
              address add 10.2.0.1/32 dev lo\n\
-             address add fd00:2::1/128 dev lo nodad\n\
+             address add fd00:2::1/128 dev lo\n\
              address add 10.3.0.1/32 dev lo\n\
-             address add fd00:3::1/128 dev lo nodad\n\
+             address add fd00:3::1/128 dev lo\n\
              link set eth0 up\n\
              link set net1 up\n",
         );

@@ -100,7 +100,7 @@ fn machine(fixture: &Fixture) -> Netns {
         &format!(
             "link add vnet0 type veth peer name eth0 netns {}\n\
              address add 10.8.0.1/24 dev vnet0\n\
-             address add fd00:8::1/64 dev vnet0 nodad\n\
+             address add fd00:8::1/64 dev vnet0\n\
              link set vnet0 up\n",
             machine.name()
         ),
@@ -108,11 +108,12 @@ fn machine(fixture: &Fixture) -> Netns {
     machine.pipe(
         "ip -batch -",
         "address add 10.8.0.2/24 dev eth0\n\
-         address add fd00:8::2/64 dev eth0 nodad\n\
+         address add fd00:8::2/64 dev eth0\n\
          link set eth0 up\n\
          route add default via 10.8.0.1\n\
          route add default via fd00:8::1 dev eth0\n",
     );
+    [&fixture.pod, &machine].into_iter().for_each(Netns::wait_until_addresses_are_usable);
     fixture.pod.sysctl("net/ipv4/ip_forward", "1");
     fixture.pod.sysctl("net/ipv6/conf/all/forwarding", "1");
     fixture.outside.sh("ip route add 10.8.0.0/24 via 10.1.0.2");

@@ -52,7 +52,7 @@ impl Fixture {
             node.sh(&format!("ip link add {name} type veth peer name {name} netns {}", inside.name()));
             for (netns, host) in [(&**node, 1), (inside, 2)] {
                 netns.sh(&format!("ip address add 192.168.{number}.{host}/30 dev {name}"));
-                netns.sh(&format!("ip address add fd16:{number}::{host}/64 dev {name} nodad"));
+                netns.sh(&format!("ip address add fd16:{number}::{host}/64 dev {name}"));
                 netns.sh(&format!("ip link set {name} up"));
             }
             node.wait_until_running(name);
