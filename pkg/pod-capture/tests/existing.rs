@@ -57,7 +57,7 @@ impl Named {
 impl Named {
     /// Waits until a worker of the kernel has made the IPv6 addresses usable, which it does also without duplicate address detection.
     fn wait_until_addresses_are_usable(&self) {
-        until("addresses are usable", || self.sh("ip -6 -oneline address show tentative").is_empty());
+        wait_until("addresses are usable", || self.sh("ip -6 -oneline address show tentative").is_empty());
     }
 
     /// Connects from this port, which may have been in use until recently.
@@ -76,7 +76,7 @@ impl Named {
 }
 
 /// Waits until a condition holds that depends on this machine alone.
-fn until(what: &str, holds: impl Fn() -> bool) {
+fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let began = Instant::now();
     while !holds() {
         assert!(began.elapsed() < Duration::from_secs(20), "not within 20 s: {what}");
@@ -213,7 +213,7 @@ fn connections_survive_capture_release_and_capture_and_new_ones_are_redirected()
         assert_eq!(fixture.capture(ExistingConnections::Keep).connections, None, "nothing changed");
         streams.truncate(60);
         drop(streams.drain(..20));
-        until("the servers have closed their ends", || fixture.outside() == 40);
+        wait_until("the servers have closed their ends", || fixture.outside() == 40);
         streams.iter().for_each(|stream| exchange(stream).unwrap());
     });
 }
@@ -240,7 +240,7 @@ fn none_that_opens_or_closes_meanwhile_breaks() {
             }
             for round in 1..=5 {
                 let before = opened.load(Ordering::Relaxed);
-                until("others open", || opened.load(Ordering::Relaxed) >= before + 20);
+                wait_until("others open", || opened.load(Ordering::Relaxed) >= before + 20);
                 let report = fixture.capture(ExistingConnections::Keep).connections;
                 let Some(ConnectionsReport::Kept(kept)) = report else { panic!("{report:?}") };
                 assert!(kept.refused.is_none() && kept.kept >= held.len(), "{round}: {kept:?}");
@@ -250,7 +250,7 @@ fn none_that_opens_or_closes_meanwhile_breaks() {
             }
         });
         fixture.capture(ExistingConnections::Keep);
-        until("none is left of those that were closed", || fixture.outside() == held.len());
+        wait_until("none is left of those that were closed", || fixture.outside() == held.len());
     });
 }
 

@@ -1,7 +1,6 @@
 //! A fault, its report, and its end.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::{self, sleep};
@@ -9,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use kit::{Daemon, until};
 
-use crate::fixtures::install::{Files, InstallFixture, installs};
-use crate::install_heal::fixture::names;
+use crate::fixtures::install::{Files, InstallFixture, files, installs};
 
 /// Report of a fault: the counted result, and the text of `/readyz` (paths and cause).
 pub(super) struct Fault {
@@ -88,14 +86,7 @@ pub(super) fn stays_quiet(daemon: &Daemon) {
 
 /// Waits until a directory has these files alone: an attempt of the agent may just have a temporary one.
 pub(super) fn until_unchanged(directory: &Path, before: &Files) {
-    until(format_args!("nothing is lost or left: {:?}", before.keys()), || {
-        let is_same = |(name, (mode, content)): (&String, &(u32, Vec<u8>))| {
-            let path = directory.join(name);
-            fs::metadata(&path).is_ok_and(|found| found.permissions().mode() & 0o7777 == *mode)
-                && fs::read(path).is_ok_and(|found| found == *content)
-        };
-        names(directory).iter().eq(before.keys()) && before.iter().all(is_same)
-    });
+    until(format_args!("nothing is lost or left: {:?}", before.keys()), || files(directory) == *before);
 }
 
 /// Exhausted resource of a disk.

@@ -12,7 +12,7 @@ use super::*;
 
 const SHORT: Duration = Duration::from_millis(200);
 
-fn impatient(deadlines: ZdsDeadlines) -> Agent {
+fn start_with_deadlines(deadlines: ZdsDeadlines) -> Agent {
     let agent = Agent::with(ZdsDeadlines { unknown_peer_delay: Duration::ZERO, ..deadlines });
     agent.hub.start_snapshots();
     agent.hub.set_workload(workload("a", 0));
@@ -58,7 +58,8 @@ fn hellos_that_are_none() {
 
 #[test]
 fn no_hello() {
-    let agent = impatient(ZdsDeadlines { hello: SHORT, unknown_peer_hello: SHORT, ..patient_deadlines() });
+    let agent =
+        start_with_deadlines(ZdsDeadlines { hello: SHORT, unknown_peer_hello: SHORT, ..patient_deadlines() });
     let began = Instant::now();
     let ztunnel = Ztunnel::dial(&agent.socket());
     ztunnel.is_closed();
@@ -79,7 +80,7 @@ fn a_later_version_is_fine() {
 
 #[test]
 fn no_answer_in_time() {
-    let agent = impatient(ZdsDeadlines { answer: SHORT, ..patient_deadlines() });
+    let agent = start_with_deadlines(ZdsDeadlines { answer: SHORT, ..patient_deadlines() });
     let began = Instant::now();
     let ztunnel = Ztunnel::dial(&agent.socket());
     ztunnel.hello();
